@@ -1,0 +1,47 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use windlass_bench::{compare, measure, serve};
+
+/// Measures Windlass beside the kernel's vxlan device, in network namespaces.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Measure all contestants side by side (needs root)
+    Compare(compare::CompareArgs),
+    /// Serve all kinds of traffic on one address, TCP and UDP
+    Serve {
+        /// The address and port to bind
+        address: SocketAddr,
+    },
+    /// Make one measure's traffic toward a `serve`, and print its figures as JSON
+    Measure(measure::MeasureArgs),
+}
+
+pub(super) fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("windlass-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(action: Action) -> Result<()> {
+    match action {
+        Action::Compare(args) => compare::run(&args),
+        Action::Serve { address } => serve::serve(address),
+        Action::Measure(args) => measure::run(&args),
+    }
+}

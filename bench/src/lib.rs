@@ -1,0 +1,25 @@
+//! Measurements of Windlass.
+//!
+//! `benches/engine.rs` measures the packet path in memory. The program `windlass-bench` measures whole nodes:
+//! [`compare`] stands every [`contestants`] entry up in network namespaces of its own, then goes through the
+//! rounds, and within a round through the [`measure`]s, and within a measure through the contestants, so that
+//! what the machine does meanwhile meets them all alike. The traffic is made by this same program inside the
+//! pods' namespaces ([`serve`] and [`measure`]), reckoned by [`stats`] and told by [`report`].
+//!
+//! Network namespaces are Linux's: elsewhere this crate is empty.
+#![cfg(target_os = "linux")]
+
+pub mod compare;
+pub mod contestants;
+pub mod cpu;
+pub mod interrupt;
+pub mod kube_proxy;
+pub mod machine;
+pub mod measure;
+pub mod programming;
+pub mod report;
+pub mod serve;
+pub mod services;
+pub mod stand;
+pub mod stats;
+pub mod veth;

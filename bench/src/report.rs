@@ -1,0 +1,227 @@
+//! What a comparison found: [`Report`], and its three forms.
+
+pub mod html;
+pub mod json;
+pub mod table;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::contestants::{BASE, Contestant};
+use crate::machine::Machine;
+use crate::measure::{Figure, Figures, Measure};
+use crate::programming::Programming;
+use crate::stats::Summary;
+
+/// How it was measured, for whoever doubts the figures.
+pub const METHOD: [&str; 11] = [
+    "Two nodes in network namespaces of one machine, joined by veths and a bridge; underlay MTU 1500, pods 1450. A veth \
+     carries superpackets whole, which flatters everyone who makes them; --no-tunnel-gso takes that from tunnels.",
+    "All contestants stand at the same time in namespaces of their own. Within a round every measure goes through all \
+     contestants before the next measure begins; each round begins with another contestant. Only ratios within one \
+     run count: absolute values drift with what else the machine does.",
+    "A figure is the median over the rounds with [smallest-largest]. A ratio is the median of the rounds' ratios to \
+     the kernel's vxlan in the same round.",
+    "The warm-up is not counted. Throughput and packets are counted where they are received.",
+    "Busy cores are of the whole machine (/proc/stat, idle and iowait left out), generator and server included, and \
+     whatever else runs on it.",
+    "No pinning: neither of the traffic, nor of Windlass, nor of interrupts.",
+    "TCP: one thread a connection, 128 KB writes, the system's congestion control and buffers.",
+    "UDP floods: one thread, sendmmsg of 64 datagrams (1 flow) or 16 of each flow in turn (64 flows), or of 4 \
+     UDP_SEGMENT messages of 64 segments; received by one thread with recvmmsg into an 8 MB buffer. They are not \
+     paced, so loss is that of an overload.",
+    "Request-response: 64 bytes there and back, one outstanding. Beside load: an open loop of 1,000 UDP requests a \
+     second, latency counted from when each was meant to be sent.",
+    "Connections: connect, 9 bytes, 1 byte back, closed by the server; 16 clients, each one after the other.",
+    "nftables rules are laid out as kube-proxy's nftables mode does, on the client's node; fillers have one VIP, one TCP \
+     port and one endpoint each, the same for Windlass.",
+];
+
+/// Everything that a comparison found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Name and version of this form.
+    pub schema: &'static str,
+    /// The machine.
+    pub machine: Machine,
+    /// How the comparison was set.
+    pub settings: Settings,
+    /// How it was measured.
+    pub method: [&'static str; METHOD.len()],
+    /// Key of the contestant that ratios refer to.
+    pub base: &'static str,
+    /// What was measured.
+    #[serde(serialize_with = "json::measures")]
+    pub measures: Vec<Measure>,
+    /// The contestants.
+    pub rows: Vec<Row>,
+    /// How long services took until they were in force, once per run.
+    pub programming: Vec<Programming>,
+}
+
+/// How a comparison was set.
+#[derive(Clone, Debug, Serialize)]
+pub struct Settings {
+    /// The command that made it.
+    pub command: String,
+    /// Number of rounds.
+    pub rounds: usize,
+    /// How long a measure counted.
+    pub duration_ms: u128,
+    /// How long it ran before.
+    pub warm_up_ms: u128,
+    /// Whether the underlay devices segmented tunnelled superpackets.
+    pub tunnel_segmentation: bool,
+}
+
+/// What was found of one contestant.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The contestant.
+    pub contestant: Contestant,
+    /// Why it was not measured, if it was not.
+    pub skipped: Option<String>,
+    /// The offloads of its nodes' devices.
+    pub devices: Vec<String>,
+    /// What went wrong, round by round.
+    pub failures: Vec<String>,
+    /// The values of each round by `<measure>/<figure>`.
+    pub values: BTreeMap<String, Vec<Option<f64>>>,
+    /// Their medians and ranges.
+    pub summaries: BTreeMap<String, Summary>,
+    /// The ratios to the base in the same rounds.
+    pub ratios: BTreeMap<String, Summary>,
+    #[serde(skip)]
+    rounds: usize,
+}
+
+impl Report {
+    /// Reckons medians and ratios.
+    #[must_use]
+    pub fn new(machine: Machine, settings: Settings, measures: Vec<Measure>, mut rows: Vec<Row>) -> Self {
+        let base = rows.iter().find(|row| row.contestant.key == BASE).map(|row| row.values.clone());
+        let base = base.unwrap_or_default();
+        for row in &mut rows {
+            for (key, values) in &row.values {
+                let present: Vec<f64> = values.iter().flatten().copied().collect();
+                row.summaries.extend(Summary::of(&present).map(|summary| (key.clone(), summary)));
+                let ratio = base.get(key).and_then(|base| Summary::of_ratios(values, base));
+                row.ratios.extend(ratio.map(|ratio| (key.clone(), ratio)));
+            }
+        }
+        Self {
+            schema: json::SCHEMA,
+            machine,
+            settings,
+            method: METHOD,
+            base: BASE,
+            measures,
+            rows,
+            programming: Vec::new(),
+        }
+    }
+
+    /// Every figure with its measure, in the order of the measures.
+    pub fn figures(&self) -> impl Iterator<Item = (&Measure, &'static Figure)> {
+        self.measures.iter().flat_map(|measure| measure.figures.iter().map(move |figure| (measure, figure)))
+    }
+}
+
+impl Row {
+    /// Nothing found as yet.
+    #[must_use]
+    pub fn new(contestant: Contestant, rounds: usize) -> Self {
+        Self {
+            contestant,
+            skipped: None,
+            devices: Vec::new(),
+            failures: Vec::new(),
+            values: BTreeMap::new(),
+            summaries: BTreeMap::new(),
+            ratios: BTreeMap::new(),
+            rounds,
+        }
+    }
+
+    /// Notes what a measure gave in a round.
+    pub fn record(&mut self, measure: &Measure, round: usize, figures: &Figures) {
+        for figure in measure.figures {
+            let values = self.values.entry(key(measure, figure)).or_insert_with(|| vec![None; self.rounds]);
+            if let Some(slot) = values.get_mut(round) {
+                *slot = figures.get(figure.key).copied();
+            }
+        }
+    }
+}
+
+/// The key of a figure among a row's values.
+#[must_use]
+pub fn key(measure: &Measure, figure: &Figure) -> String {
+    format!("{}/{}", measure.key, figure.key)
+}
+
+/// A number in as many digits as tell something.
+#[must_use]
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A median with its range.
+#[must_use]
+pub fn range(summary: &Summary) -> String {
+    format!("{} [{}-{}]", number(summary.median), number(summary.min), number(summary.max))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{Report, Row, Settings};
+    use crate::contestants::CONTESTANTS;
+    use crate::machine::Machine;
+    use crate::measure::MEASURES;
+
+    /// Three contestants, two rounds of one measure; the last one is skipped.
+    pub(crate) fn sample() -> Report {
+        let machine = Machine {
+            processor: "a <fast> processor".to_owned(),
+            cores: 2,
+            kernel: "6.18".to_owned(),
+            began: "2026-01-01T00:00:00Z".to_owned(),
+            load_before: "0.10".to_owned(),
+        };
+        let settings = Settings {
+            command: "compare --quick".to_owned(),
+            rounds: 2,
+            duration_ms: 300,
+            warm_up_ms: 60,
+            tunnel_segmentation: true,
+        };
+        let mut rows: Vec<Row> =
+            [0, 6, 4].map(|index: usize| Row::new(CONTESTANTS[index], 2)).into_iter().collect();
+        for (row, gbit) in rows.iter_mut().zip([10.0, 8.0]) {
+            for round in 0..2_u8 {
+                let drift = 1.0 + f64::from(round);
+                row.record(&MEASURES[0], round.into(), &[("gbit".to_owned(), gbit * drift)].into());
+            }
+        }
+        rows[2].skipped = Some("openvswitch-switch is not installed".to_owned());
+        Report::new(machine, settings, vec![MEASURES[0]], rows)
+    }
+
+    #[test]
+    fn ratios_do_not_see_what_drifts_from_round_to_round() {
+        let report = sample();
+        let ratio = report.rows[1].ratios["tcp-1/gbit"];
+        assert!((ratio.min - 0.8).abs() < 1e-9 && (ratio.max - 0.8).abs() < 1e-9);
+        assert!((report.rows[1].summaries["tcp-1/gbit"].median - 12.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_tell_something() {
+        assert_eq!([1234.5, 12.34, 0.123].map(super::number), ["1234", "12.3", "0.12"]);
+    }
+}

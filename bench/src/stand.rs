@@ -1,0 +1,177 @@
+//! A contestant set up: two nodes in namespaces, a client pod on one and a server pod on the other.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result, bail};
+use windlass_tests::node::WindlassNode;
+use windlass_tests::objects::Objects;
+use windlass_tests::peer::KernelPeer;
+use windlass_tests::pod::{Pod, Pods};
+use windlass_tests::process::{Guarded, run};
+use windlass_tests::topology::{Family, Host, Topology};
+use windlass_tests::traffic::ping;
+
+use crate::contestants::{Carrier, Contestant, Target};
+use crate::measure::{Figures, Measure, Span};
+use crate::programming::Programming;
+use crate::services::{MEASURED, PORT, with_services};
+use crate::{programming, veth};
+
+/// A contestant that is ready to be measured; it goes when it is dropped.
+#[derive(Debug)]
+pub struct Stand<'a> {
+    contestant: Contestant,
+    client: Pods<'a>,
+    _server_pods: Pods<'a>,
+    _server: Guarded,
+    nodes: Vec<Node<'a>>,
+    target: SocketAddr,
+    programming: Option<Programming>,
+}
+
+/// What a node runs.
+#[derive(Debug)]
+enum Node<'a> {
+    Kernel(#[allow(dead_code)] KernelPeer<'a>),
+    Windlass(WindlassNode<'a>),
+}
+
+impl<'a> Stand<'a> {
+    /// Sets the contestant up on a topology of its own and sees a ping come through.
+    ///
+    /// # Errors
+    /// When a step fails; what was set up goes with the topology.
+    pub fn new(contestant: Contestant, topology: &'a Topology, tunnel_segmentation: bool) -> Result<Self> {
+        let (near, far) = (topology.host(0)?, topology.host(1)?);
+        let (client, server_pods) = (Pods::with_pods(near, 1)?, Pods::with_pods(far, 1)?);
+        let backend = server_pods.pod(0)?;
+        let server_address = backend.ip(Family::V4);
+        let (nodes, programming) = start_nodes(contestant, topology, backend)?;
+        for host in [near, far] {
+            if contestant.veth_gro {
+                veth::gro_on(host)?;
+            }
+            if !tunnel_segmentation {
+                veth::tunnel_segmentation_off(host)?;
+            }
+        }
+        let mut serve = backend.netns.command(std::env::current_exe()?);
+        let server =
+            Guarded::spawn_ready(serve.arg("serve").arg(SocketAddr::new(server_address, PORT).to_string()))?;
+        let target = match contestant.target {
+            Target::Pod => SocketAddr::new(server_address, PORT),
+            Target::Vip(_) => SocketAddr::new(MEASURED.vip.into(), MEASURED.port),
+        };
+        let stand = Self {
+            contestant,
+            client,
+            _server_pods: server_pods,
+            _server: server,
+            nodes,
+            target,
+            programming,
+        };
+        ping(&stand.client.pod(0)?.netns, server_address)?;
+        stand.pause()?;
+        Ok(stand)
+    }
+
+    /// Which contestant it is.
+    #[must_use]
+    pub fn contestant(&self) -> &Contestant {
+        &self.contestant
+    }
+
+    /// How long its services took to program, where that was measured.
+    #[must_use]
+    pub fn programming(&self) -> Option<&Programming> {
+        self.programming.as_ref()
+    }
+
+    /// Runs one measure's traffic.
+    ///
+    /// # Errors
+    /// When the client fails; the error carries what it said.
+    pub fn take(&self, measure: &Measure, span: Span) -> Result<Figures> {
+        self.resume()?;
+        let mut command = self.client.pod(0)?.netns.command(std::env::current_exe()?);
+        command.args(["measure", measure.key]).arg(self.target.to_string());
+        command.arg("--warm-up-ms").arg(span.warm_up.as_millis().to_string());
+        command.arg("--duration-ms").arg(span.duration.as_millis().to_string());
+        let said = run(&mut command);
+        self.pause()?;
+        let said = said?;
+        serde_json::from_str(&said).with_context(|| format!("figures in {said:?}"))
+    }
+
+    /// Ends what it runs; its namespaces go with the topology.
+    pub fn end(self) {
+        for node in self.nodes {
+            if let Node::Windlass(node) = node {
+                node.dismiss();
+            }
+        }
+    }
+
+    fn pause(&self) -> Result<()> {
+        self.signal_if_restless("STOP")
+    }
+
+    fn resume(&self) -> Result<()> {
+        self.signal_if_restless("CONT")
+    }
+
+    fn signal_if_restless(&self, signal: &str) -> Result<()> {
+        if self.contestant.never_rests() {
+            for node in &self.nodes {
+                if let Node::Windlass(node) = node {
+                    node.signal(signal)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+type Started<'a> = (Vec<Node<'a>>, Option<Programming>);
+
+fn start_nodes<'a>(contestant: Contestant, topology: &'a Topology, backend: &Pod) -> Result<Started<'a>> {
+    let (near, far) = (topology.host(0)?, topology.host(1)?);
+    match contestant.carrier {
+        Carrier::Kernel => {
+            let nodes = vec![kernel(near, topology)?, kernel(far, topology)?];
+            let programming = match contestant.target {
+                Target::Vip(services) => Some(programming::kernel(near, services, backend.address)?),
+                Target::Pod => None,
+            };
+            Ok((nodes, programming))
+        }
+        Carrier::Windlass(flags) => {
+            let objects = objects(contestant, topology, backend.ip(Family::V4));
+            let far = windlass(far, &objects, flags)?;
+            Ok((vec![windlass(near, &objects, flags)?, far], None))
+        }
+        Carrier::WindlassToKernel(flags) => {
+            let objects = objects(contestant, topology, backend.ip(Family::V4));
+            Ok((vec![windlass(near, &objects, flags)?, kernel(far, topology)?], None))
+        }
+        Carrier::Ovs(_) => bail!("Open vSwitch is not set up"),
+    }
+}
+
+fn objects(contestant: Contestant, topology: &Topology, backend: IpAddr) -> Objects {
+    let objects = Objects::cluster(&topology.specs());
+    let node = topology.specs().get(1).map_or("", |spec| spec.name);
+    match contestant.target {
+        Target::Vip(services) => with_services(objects, services, (backend, node)),
+        Target::Pod => objects,
+    }
+}
+
+fn kernel<'a>(host: &'a Host, topology: &Topology) -> Result<Node<'a>> {
+    Ok(Node::Kernel(KernelPeer::new(host, &topology.specs())?))
+}
+
+fn windlass<'a>(host: &'a Host, objects: &Objects, flags: &[&str]) -> Result<Node<'a>> {
+    Ok(Node::Windlass(WindlassNode::start(host, objects, flags)?))
+}

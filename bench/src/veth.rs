@@ -1,0 +1,84 @@
+//! The offloads of devices: read, and set as contestants want them.
+
+use anyhow::{Context, Result};
+use windlass_tests::netns::Netns;
+use windlass_tests::topology::Host;
+
+/// The features that decide how large packets are on their way.
+const FEATURES: [&str; 8] = [
+    "tx-checksumming",
+    "scatter-gather",
+    "tcp-segmentation-offload",
+    "tx-udp-segmentation",
+    "generic-segmentation-offload",
+    "generic-receive-offload",
+    "rx-udp-gro-forwarding",
+    "tx-udp_tnl-segmentation",
+];
+
+/// Lets the host-side veth of every pod on that node aggregate what the pods send.
+///
+/// # Errors
+/// When `ethtool` refuses.
+pub fn gro_on(host: &Host) -> Result<()> {
+    for port in pod_ports(&host.netns)? {
+        host.netns.exec(&format!("ethtool -K {port} gro on rx-udp-gro-forwarding on"))?;
+        for (file, value) in [("gro_flush_timeout", "20000"), ("napi_defer_hard_irqs", "2")] {
+            let script = format!("echo {value} > /sys/class/net/{port}/{file}");
+            windlass_tests::process::run(host.netns.command("sh").args(["-c", &script]))?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the segmentation of tunnelled superpackets from the node's underlay device, as NICs without it have it.
+///
+/// # Errors
+/// When `ethtool` refuses.
+pub fn tunnel_segmentation_off(host: &Host) -> Result<()> {
+    let features = "tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off";
+    host.netns.exec(&format!("ethtool -K eth0 {features}")).map(drop)
+}
+
+/// The offloads that are on, a line for each device of a node.
+///
+/// # Errors
+/// When the devices cannot be listed.
+pub fn offloads(netns: &Netns) -> Result<Vec<String>> {
+    let devices = netns.ip("-o link show")?;
+    let names = devices.lines().filter_map(|line| line.split(": ").nth(1)).filter(|name| *name != "lo");
+    names
+        .map(|name| {
+            let device = name.split('@').next().unwrap_or(name);
+            let features = netns.exec(&format!("ethtool -k {device}")).context("offloads")?;
+            Ok(format!("{device}: {}", on(&features)))
+        })
+        .collect()
+}
+
+fn on(features: &str) -> String {
+    let on: Vec<&str> = features
+        .lines()
+        .filter_map(|line| line.trim().split_once(": "))
+        .filter(|(name, state)| FEATURES.contains(name) && state.starts_with("on"))
+        .map(|(name, _)| name)
+        .collect();
+    if on.is_empty() { "none".to_owned() } else { on.join(", ") }
+}
+
+fn pod_ports(netns: &Netns) -> Result<Vec<String>> {
+    let ports = netns.ip("-o link show master cni0")?;
+    let names = ports.lines().filter_map(|line| line.split(": ").nth(1));
+    Ok(names.map(|name| name.split('@').next().unwrap_or(name).to_owned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn only_known_features_that_are_on_are_told() {
+        let said = "Features for eth0:\nrx-checksumming: on\ntx-checksumming: on\n\ttx-udp-segmentation: off\n\
+                    generic-receive-offload: on [fixed]\n";
+        assert_eq!(super::on(said), "tx-checksumming, generic-receive-offload");
+        assert_eq!(super::on(""), "none");
+    }
+}

@@ -1,0 +1,178 @@
+//! What can be asked of a running node: metrics and health over TCP, details over a Unix socket of mode 0600.
+//!
+//! One thread serves all of it. A connection lives at most [`CONNECTION_LIFE`] and there are at most
+//! [`MAX_CONNECTIONS`] of them, so that a slow or hostile client costs a bounded amount of nothing much (E11).
+
+pub mod client;
+mod limits;
+mod questions;
+mod routes;
+mod socket;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use self::socket::AdminSocket;
+use crate::inspect::Inspection;
+
+/// How long a connection may last.
+pub const CONNECTION_LIFE: Duration = Duration::from_secs(10);
+
+/// How many connections a listener serves at a time.
+pub const MAX_CONNECTIONS: usize = 16;
+
+/// One value of one metric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The metric's name. All samples of one name stand together.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// Whether it only grows.
+    pub kind: SampleKind,
+    /// Labels, from a bounded set.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value.
+    pub value: u64,
+}
+
+/// Prometheus' type of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleKind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// A gauge of time: nanoseconds here, shown in seconds.
+    Nanoseconds,
+}
+
+/// What a running node can be asked.
+pub trait Readings: Send + Sync {
+    /// All metrics as they are.
+    fn samples(&self) -> Vec<Sample>;
+
+    /// The node as it is, for questions about tables, connections and packets; `None` while it stops.
+    fn inspection(&self) -> Option<Inspection> {
+        None
+    }
+
+    /// Why the node is not well, if it is not.
+    fn illness(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Why the node cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The metrics port cannot be had.
+    #[error(
+        "cannot listen on {addr} for metrics: {source}; stop what uses it (kube-proxy does), or give another address with --metrics, or --metrics off"
+    )]
+    Metrics {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process answers on the admin socket.
+    #[error("another windlass answers on {}; stop it, or give another path with --admin-socket", path.display())]
+    Running {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The admin socket cannot be made.
+    #[error("cannot make the admin socket {}: {source}; run as root, or give another path with --admin-socket", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The listeners, bound but not yet served.
+#[derive(Debug)]
+pub struct Admin {
+    metrics: Option<TcpListener>,
+    socket: AdminSocket,
+}
+
+impl Admin {
+    /// Binds the metrics address, if there is one, and the admin socket.
+    ///
+    /// # Errors
+    /// When one of them is taken or cannot be made, with the remedy.
+    pub fn bind(metrics: Option<SocketAddr>, socket: &Path) -> Result<Self, AdminError> {
+        let listen = |addr| {
+            let listener = TcpListener::bind(addr).and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                Ok(listener)
+            });
+            listener.map_err(|source| AdminError::Metrics { addr, source })
+        };
+        Ok(Self { metrics: metrics.map(listen).transpose()?, socket: AdminSocket::bind(socket)? })
+    }
+
+    /// Where metrics are served.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Answers from a thread of its own until the returned handle is dropped.
+    ///
+    /// # Errors
+    /// When the thread or its runtime cannot be started.
+    pub fn serve(self, readings: Arc<dyn Readings>) -> io::Result<Serving> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let Self { metrics, socket } = self;
+        let (serve_socket, file) = socket.split();
+        let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                if let Some(listener) = metrics {
+                    spawn_metrics(listener, Arc::clone(&readings));
+                }
+                serve_socket(routes::details(readings));
+                // An error means that the handle was dropped, which is what is waited for.
+                let _ = stopped.await;
+            });
+        })?;
+        Ok(Serving { stop: Some(stop), thread: Some(thread), _file: Box::new(file) })
+    }
+}
+
+fn spawn_metrics(listener: TcpListener, readings: Arc<dyn Readings>) {
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => limits::spawn(listener, routes::public(readings), CONNECTION_LIFE),
+        Err(error) => tracing::error!("metrics are not served: {error}"),
+    }
+}
+
+/// A thread that answers. Dropping it ends the thread and removes the socket.
+pub struct Serving {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    _file: Box<dyn Send>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the admin thread panicked");
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests;

@@ -1,0 +1,76 @@
+//! A node from its manifests alone, for subcommands that touch nothing.
+
+use std::net::IpAddr;
+
+use clap::ArgMatches;
+use windlass_control::cluster::ClusterState;
+use windlass_control::compile::compile;
+use windlass_control::config::{Config, ConfigError, Settings};
+use windlass_control::inspect::{Inspection, Origin};
+use windlass_control::node::{self, HostFacts};
+use windlass_control::source::manifests;
+use windlass_control::system;
+
+use super::run::platform::{self, Host};
+
+/// The node that the settings describe, and what is worth saying about how it was found.
+pub(crate) fn inspection(arguments: &ArgMatches) -> anyhow::Result<(Inspection, Vec<String>)> {
+    let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
+    if config.manifests.is_empty() {
+        let remedy = "give files or folders with the cluster's objects, as `kubectl get \
+                      nodes,services,endpointslices,servicecidrs -A -o yaml` prints them";
+        return Err(ConfigError::Missing { name: "manifests", remedy }.into());
+    }
+    let loaded = manifests::load(&config.manifests, &config.annotation_prefix)?;
+    let mut problems = loaded.problems;
+    let mut notes = Vec::new();
+    let host = Host::observe()?;
+    let (settings, found) = if is_this_host(&loaded.state, &config, &host) {
+        node::resolve(&loaded.state, &config, &host)?
+    } else {
+        notes.push(format!(
+            "this host has no underlay address of node {}: what follows is as that node would see it, with an \
+             underlay MTU of 1500 unless net-conf.json says another",
+            config.node
+        ));
+        node::resolve(&loaded.state, &config, &Elsewhere)?
+    };
+    let compiled = compile(&loaded.state, &settings);
+    problems.extend(found);
+    problems.extend(compiled.problems.iter().cloned());
+    notes.extend(problems.iter().map(ToString::to_string));
+    let origin = Origin { state: loaded.state, settings, problems };
+    // Nothing is hashed that an adversary chose: the seed may be any.
+    Ok((Inspection::offline(origin, compiled, platform::engine_settings(&config, 0)), notes))
+}
+
+/// Whether the node's underlay address, given or announced, is on an interface here. A node that announces
+/// none may be any.
+fn is_this_host(state: &ClusterState, config: &Config, host: &Host) -> bool {
+    if !config.underlay_addrs.is_empty() {
+        return config.underlay_addrs.iter().all(|addr| host.has_addr(*addr));
+    }
+    let Some(node) = state.nodes.get(&config.node) else { return true };
+    let flannel = &node.flannel;
+    let announced =
+        [flannel.public_ip, flannel.public_ipv6, flannel.public_ip_overwrite, flannel.public_ipv6_overwrite];
+    let mut addrs = announced.into_iter().flatten().chain(node.internal_ips.iter().copied()).peekable();
+    addrs.peek().is_none() || addrs.any(|addr| host.has_addr(addr))
+}
+
+/// A host that nothing is known of: it may have any address.
+struct Elsewhere;
+
+impl HostFacts for Elsewhere {
+    fn default_route_addr(&self, _ipv6: bool) -> Option<IpAddr> {
+        None
+    }
+
+    fn has_addr(&self, _addr: IpAddr) -> bool {
+        true
+    }
+
+    fn mtu(&self, _addr: IpAddr) -> Option<u32> {
+        None
+    }
+}

@@ -1,0 +1,227 @@
+//! The seam between a compiled node and the machine: devices, the host's set-up, workers.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use ipnet::IpNet;
+use windlass_control::compile::overlay_prefixes;
+use windlass_control::config::{Config, Dscp};
+use windlass_control::inspect::rows::DeviceRow;
+use windlass_control::node::{HostFacts, NodeSettings};
+use windlass_dataplane::device::{self, DeviceConfig, Family, HostPlan, HostState, LinkError, LocalAddress};
+use windlass_dataplane::drop_reason::DropReason;
+use windlass_dataplane::engine;
+use windlass_dataplane::tables::{ForwardingTables, TableSet, Writer};
+use windlass_dataplane::worker::{Workers, WorkersConfig};
+
+use super::inspect::{Known, Subject};
+use super::readings::WorkerReadings;
+use super::reload::{Record, Sizes};
+
+/// What this host has.
+pub(in crate::cli) struct Host {
+    addresses: Vec<LocalAddress>,
+    default_routes: Vec<IpAddr>,
+}
+
+impl Host {
+    /// Looks at the host.
+    pub(in crate::cli) fn observe() -> anyhow::Result<Self> {
+        let mut default_routes = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            let interface = device::default_route_interface(family)?;
+            default_routes.extend(interface.and_then(|interface| interface.addresses.first().copied()));
+        }
+        Ok(Self { addresses: device::local_addresses()?, default_routes })
+    }
+}
+
+impl HostFacts for Host {
+    fn default_route_addr(&self, ipv6: bool) -> Option<IpAddr> {
+        self.default_routes.iter().copied().find(|addr| addr.is_ipv6() == ipv6)
+    }
+
+    fn has_addr(&self, addr: IpAddr) -> bool {
+        self.addresses.iter().any(|local| local.address == addr)
+    }
+
+    fn mtu(&self, addr: IpAddr) -> Option<u32> {
+        self.addresses.iter().find(|local| local.address == addr).map(|local| local.mtu)
+    }
+}
+
+/// A node that forwards.
+pub(super) struct Running {
+    workers: Arc<Workers>,
+    host: HostState,
+    writer: Writer,
+    subject: Arc<Subject>,
+    sizes: Arc<Mutex<Sizes>>,
+}
+
+/// What a change of tables brought with it.
+pub(super) struct Change {
+    /// The tables before.
+    pub(super) before: Arc<ForwardingTables>,
+    /// The tables as they are.
+    pub(super) after: Arc<ForwardingTables>,
+    /// How many UDP connections were forgotten (F6).
+    pub(super) purged: usize,
+    /// Whether the host's routes could follow.
+    pub(super) host: Result<(), LinkError>,
+}
+
+/// Opens the devices, sets the host up and starts the workers. What was made is undone when a later step fails.
+pub(super) fn start(
+    config: &Config,
+    settings: &NodeSettings,
+    tables: TableSet,
+    known: Known,
+) -> anyhow::Result<Running> {
+    let plan = host_plan(config, settings, &tables);
+    let seed = RandomState::new().build_hasher().finish();
+    let opened = device::open(&device_config(config, settings, seed)?)?;
+    for fact in &opened.facts {
+        tracing::info!("{fact}");
+    }
+    let host = HostState::apply(plan)?;
+    let writer = Writer::new(tables);
+    let device = DeviceRow {
+        name: opened.device,
+        mtu: settings.overlay_mtu,
+        workers: opened.workers.len(),
+        source_ports: opened.source_ports,
+        facts: opened.facts,
+    };
+    let workers_config = WorkersConfig {
+        settings: engine_settings(config, seed),
+        poll: config.poll,
+        ..WorkersConfig::default()
+    };
+    let engine = workers_config.settings.clone();
+    let subject = Arc::new(Subject { snapshots: writer.snapshots(), known, engine, device });
+    let io = opened.workers.into_iter().zip(opened.wakers).collect();
+    let workers = Workers::spawn(io, &writer, &workers_config).context("cannot start the workers")?;
+    let sizes = Arc::new(Mutex::new(Sizes::of(&writer.current())));
+    Ok(Running { workers: Arc::new(workers), host, writer, subject, sizes })
+}
+
+impl Running {
+    /// The counters of all workers.
+    pub(super) fn readings(&self, reloads: Arc<Record>) -> Arc<WorkerReadings> {
+        let (sizes, subject) = (Arc::clone(&self.sizes), Arc::clone(&self.subject));
+        Arc::new(WorkerReadings::new(&self.workers, reloads, sizes, subject))
+    }
+
+    /// Publishes tables, forgets UDP connections whose backend has gone (F6), and makes the host's routes follow.
+    /// A connection that a worker opens by the tables before is seen to by its next packet.
+    pub(super) fn change(&mut self, settings: &NodeSettings, tables: TableSet) -> Change {
+        let routes = device_routes(settings, &tables);
+        let before = self.writer.current();
+        let after = self.writer.publish(tables);
+        let unchanged = std::ptr::eq(before.services(), after.services());
+        let purged = if unchanged {
+            0
+        } else {
+            self.workers.connections().purge(|connection| after.strands(connection))
+        };
+        let host = self.host.change(&routes, &settings.cluster_cidrs);
+        *self.sizes.lock().unwrap_or_else(PoisonError::into_inner) = Sizes::of(&after);
+        Change { before, after, purged, host }
+    }
+
+    /// Frees what no worker looks at any more.
+    pub(super) fn reap(&mut self) {
+        self.writer.reap();
+    }
+
+    /// Packets dropped for a reason, by all workers.
+    pub(super) fn dropped(&self, reason: DropReason) -> u64 {
+        self.workers.counters().iter().map(|counters| counters.dropped(reason)).sum()
+    }
+
+    /// Whether every worker is still at work.
+    pub(super) fn is_well(&self) -> bool {
+        self.workers.are_running()
+    }
+
+    /// Undoes what was made of the host and stops the workers, in the order in which packets lose nothing else.
+    pub(super) fn stop(self) -> anyhow::Result<()> {
+        let undone = self.host.undo().context("cannot undo all of what was made of the host");
+        let workers = Arc::into_inner(self.workers).context("the workers are still being read")?;
+        let stopped = workers.stop().context("forwarding failed");
+        undone.and(stopped)
+    }
+}
+
+/// Packets that may wait for the device: a worker takes them in batches of superpackets.
+const TXQUEUELEN: u32 = 4_096;
+
+/// Where previous sysctl values lie until they are restored: a folder that a reboot clears.
+const STATE_FILE: &str = "/run/windlass/sysctls";
+
+/// Which families our pods have: IPv4 and IPv6.
+fn families(settings: &NodeSettings) -> (bool, bool) {
+    let has = |ipv6: bool| settings.pod_cidrs.iter().any(|cidr| cidr.addr().is_ipv6() == ipv6);
+    (has(false), has(true))
+}
+
+fn source_vips(settings: &NodeSettings) -> Vec<IpAddr> {
+    let (ipv4, ipv6) = families(settings);
+    let ipv4 = ipv4.then_some(IpAddr::V4(settings.source_vip_v4));
+    ipv4.into_iter().chain(ipv6.then_some(IpAddr::V6(settings.source_vip_v6))).collect()
+}
+
+/// What the host routes into the device.
+fn device_routes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
+    let (ipv4, ipv6) = families(settings);
+    let mut routes = overlay_prefixes(settings, tables);
+    routes.retain(|prefix| if prefix.addr().is_ipv6() { ipv6 } else { ipv4 });
+    routes.extend(source_vips(settings).into_iter().map(IpNet::from));
+    routes
+}
+
+fn host_plan(config: &Config, settings: &NodeSettings, tables: &TableSet) -> HostPlan {
+    let (ipv4, ipv6) = families(settings);
+    HostPlan {
+        device: config.device.clone(),
+        mtu: settings.overlay_mtu,
+        txqueuelen: TXQUEUELEN,
+        addresses: settings.pod_cidrs.iter().map(|cidr| IpNet::from(cidr.network())).collect(),
+        routes: device_routes(settings, tables),
+        pod_cidrs: settings.pod_cidrs.clone(),
+        cluster_cidrs: settings.cluster_cidrs.clone(),
+        source_vips: source_vips(settings),
+        vtep_port: settings.port,
+        sysctls: HostPlan::forwarding_sysctls(&config.device, ipv4, ipv6),
+        state_file: Some(STATE_FILE.into()),
+    }
+}
+
+fn device_config(config: &Config, settings: &NodeSettings, seed: u64) -> anyhow::Result<DeviceConfig> {
+    let underlay = settings.underlay.first().context("there is no underlay address")?.addr;
+    let mtu = u16::try_from(settings.overlay_mtu).unwrap_or(u16::MAX);
+    let mut device = DeviceConfig::new(&config.device, mtu, underlay, settings.port);
+    device.underlays = settings.underlay.iter().map(|choice| choice.addr).collect();
+    device.workers = config.workers;
+    device.source_ports = usize::from(config.source_ports);
+    device.seed = seed;
+    device.offloads = config.offloads;
+    Ok(device)
+}
+
+pub(in crate::cli) fn engine_settings(config: &Config, seed: u64) -> engine::Settings {
+    engine::Settings {
+        strict_reserved_bits: config.strict_vxlan,
+        allow_unknown_vteps: config.allow_unknown_vteps,
+        dscp: match config.dscp {
+            Dscp::Copy => engine::Dscp::Copy,
+            Dscp::Fixed(dscp) => engine::Dscp::Fixed(dscp),
+        },
+        seed,
+        ..engine::Settings::default()
+    }
+}

@@ -1,0 +1,230 @@
+//! Hot reload: changed manifests become tables by the same path as at start, and what cannot change under way
+//! stays as it was, which is said.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use windlass_control::changes;
+use windlass_control::cluster::Problem;
+use windlass_control::compile::compile;
+use windlass_control::config::Config;
+use windlass_control::inspect::Origin;
+use windlass_control::node::{self, NodeSettings};
+use windlass_control::source::manifests;
+use windlass_control::source::manifests::watch::Watch;
+use windlass_dataplane::tables::ForwardingTables;
+
+use super::inspect::Known;
+use super::platform::{Host, Running};
+
+/// How often the manifests are looked at. A change is read at the second look that finds it.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Problems and pinned settings named after one reload before the rest is summed up.
+const LINES_PER_RELOAD: usize = 20;
+
+/// Follows the manifests of a node that runs.
+pub(super) struct Reload<'a> {
+    config: &'a Config,
+    /// The host as it was at start: an address that flaps must not keep a change out.
+    host: Host,
+    watch: Watch,
+    /// The cluster as it was last good, and what the node runs with.
+    known: Known,
+    said: BTreeSet<String>,
+    record: Arc<Record>,
+}
+
+impl<'a> Reload<'a> {
+    /// Follows what `watch` looks at, from what was read at start.
+    pub(super) fn new(config: &'a Config, host: Host, watch: Watch, known: Known) -> Self {
+        let said = known.current().problems.iter().map(what_it_says).collect();
+        Self { config, host, watch, known, said, record: Arc::default() }
+    }
+
+    /// What metrics show of reloads.
+    pub(super) fn record(&self) -> Arc<Record> {
+        Arc::clone(&self.record)
+    }
+
+    /// Applies the manifests if they have changed. To be called every [`LOOK_EVERY`].
+    pub(super) fn look(&mut self, running: &mut Running) {
+        if !self.watch.has_changed() {
+            return;
+        }
+        let started = Instant::now();
+        match self.apply(running) {
+            Ok(changed) => {
+                let took = started.elapsed();
+                self.record.succeeded(took);
+                say_changes(&changed, took);
+            }
+            Err(error) => {
+                self.record.failed();
+                tracing::error!(
+                    "reload: {error:#}; everything stays as it was until the manifests change again"
+                );
+            }
+        }
+    }
+
+    fn apply(&mut self, running: &mut Running) -> anyhow::Result<Vec<String>> {
+        let mut loaded = manifests::load(&self.config.manifests, &self.config.annotation_prefix)?;
+        let before = self.known.current();
+        loaded.keep_last_good(&before.state);
+        let (wanted, mut problems) = node::resolve(&loaded.state, self.config, &self.host)?;
+        let (settings, pinned) = pin(&before.settings, wanted);
+        let compiled = compile(&loaded.state, &settings);
+        problems.splice(0..0, loaded.problems);
+        problems.extend(compiled.problems);
+        let change = running.change(&settings, compiled.tables);
+        self.say(pinned, &problems, change.host.err());
+        self.known.replace(Origin { state: loaded.state, settings, problems });
+        if change.purged > 0 {
+            tracing::debug!("{} UDP connections of backends that have gone are forgotten", change.purged);
+        }
+        Ok(changes::lines(&change.before, &change.after))
+    }
+
+    /// Warns of what was not said after the reload before.
+    fn say(&mut self, pinned: Vec<String>, problems: &[Problem], host: Option<impl Display>) {
+        let keyed = problems.iter().map(|problem| (what_it_says(problem), problem.to_string()));
+        let host = host.map(|error| format!("the host's routes are not all as they should be: {error}"));
+        let all: Vec<(String, String)> =
+            pinned.into_iter().chain(host).map(|text| (text.clone(), text)).chain(keyed).collect();
+        let new: Vec<_> = all.iter().filter(|(key, _)| !self.said.contains(key)).collect();
+        for (_, text) in new.iter().take(LINES_PER_RELOAD) {
+            tracing::warn!("{text}");
+        }
+        if new.len() > LINES_PER_RELOAD {
+            tracing::warn!("and {} more problems; `windlass check` lists all", new.len() - LINES_PER_RELOAD);
+        }
+        self.said = all.into_iter().map(|(key, _)| key).collect();
+    }
+}
+
+/// A problem without file and line, which move with every edit.
+fn what_it_says(problem: &Problem) -> String {
+    let object = problem.subject.rsplit(": ").next().unwrap_or_default();
+    format!("{object}: {}", problem.text)
+}
+
+fn say_changes(lines: &[String], took: Duration) {
+    for line in lines {
+        tracing::info!("{line}");
+    }
+    tracing::debug!("reload: {} lines of changes, in {} ms", lines.len(), took.as_millis());
+}
+
+/// Gives `wanted` what the device, the sockets and the peers' entries for us rest on as it is in `running`, and
+/// names what would have been otherwise.
+fn pin(running: &NodeSettings, wanted: NodeSettings) -> (NodeSettings, Vec<String>) {
+    let mut needs_restart = Vec::new();
+    let mut compare = |what: &str, old: String, new: String| {
+        if old != new {
+            needs_restart.push(format!("needs a restart: {what} changed from {old} to {new}"));
+        }
+    };
+    let number = |mtu: u32| mtu.to_string();
+    let mac = |mac: &Option<_>| {
+        mac.map_or("none".to_owned(), |mac: windlass_dataplane::wire::ethernet::Mac| mac.to_string())
+    };
+    compare("VNI", running.vni.to_string(), wanted.vni.to_string());
+    compare("the VXLAN port", running.port.to_string(), wanted.port.to_string());
+    compare("this node's podCIDR", list(&running.pod_cidrs), list(&wanted.pod_cidrs));
+    compare("this node's IPv4 VtepMAC", mac(&running.mac_v4), mac(&wanted.mac_v4));
+    compare("this node's IPv6 VtepMAC", mac(&running.mac_v6), mac(&wanted.mac_v6));
+    let addrs = |settings: &NodeSettings| list(settings.underlay.iter().map(|choice| choice.addr));
+    compare("the underlay address", addrs(running), addrs(&wanted));
+    compare("the overlay MTU", number(running.overlay_mtu), number(wanted.overlay_mtu));
+    let mut addresses = wanted.addresses;
+    addresses.extend(running.underlay.iter().map(|choice| choice.addr));
+    addresses.sort_unstable();
+    addresses.dedup();
+    let pinned = NodeSettings {
+        addresses,
+        cluster_cidrs: wanted.cluster_cidrs,
+        service_cidrs: wanted.service_cidrs,
+        ..running.clone()
+    };
+    (pinned, needs_restart)
+}
+
+fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// What became of reloads, for metrics.
+#[derive(Debug)]
+pub(super) struct Record(Mutex<Figures>);
+
+/// The figures of a [`Record`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figures {
+    /// Reloads that were applied.
+    pub(super) successes: u64,
+    /// Reloads that left the last good state standing.
+    pub(super) failures: u64,
+    /// When manifests were applied last, at start or by a reload.
+    pub(super) last_success: SystemTime,
+    /// How long reading, compiling and publishing took then; zero before the first reload.
+    pub(super) took: Duration,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        let last_success = SystemTime::now();
+        Self(Mutex::new(Figures { successes: 0, failures: 0, last_success, took: Duration::ZERO }))
+    }
+}
+
+impl Record {
+    /// The figures as they are.
+    pub(super) fn figures(&self) -> Figures {
+        *self.lock()
+    }
+
+    fn succeeded(&self, took: Duration) {
+        let mut figures = self.lock();
+        figures.successes += 1;
+        (figures.last_success, figures.took) = (SystemTime::now(), took);
+    }
+
+    fn failed(&self) {
+        self.lock().failures += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Figures> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Numbers of table entries, which metrics show.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sizes {
+    /// FDB entries.
+    pub(super) fdb: u64,
+    /// Neighbors.
+    pub(super) neighbors: u64,
+    /// Routes.
+    pub(super) routes: u64,
+    /// Ports of services.
+    pub(super) services: u64,
+    /// Backends of all of them.
+    pub(super) backends: u64,
+}
+
+impl Sizes {
+    /// The sizes of these tables.
+    pub(super) fn of(tables: &ForwardingTables) -> Self {
+        Self {
+            fdb: tables.fdb().len() as u64,
+            neighbors: tables.neighbors().len() as u64,
+            routes: tables.routes().iter().count() as u64,
+            services: tables.services().len() as u64,
+            backends: tables.services().iter().map(|service| service.backends.len() as u64).sum(),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `windlass tables`: what `run` would program, from the manifests alone.
+
+use clap::{ArgMatches, Args, ValueEnum};
+use serde_json::{Value, json};
+use windlass_control::config::SettingsArgs;
+use windlass_control::inspect::rows::Tables;
+
+use super::print::{Output, document, print};
+use super::{offline, view};
+
+/// What to print.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TablesArgs {
+    /// One table; all of them unless given
+    #[arg(value_name = "TABLE")]
+    pub(crate) table: Option<TableName>,
+
+    /// Format
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Output,
+
+    #[command(flatten)]
+    pub(crate) wanted: view::Wanted,
+
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// A table's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TableName {
+    /// VTEPs of the other nodes, and what each may send
+    Fdb,
+    /// Gateways and their MACs
+    Neighbors,
+    /// Prefixes and where they lead
+    Routes,
+    /// VIPs and their backends
+    Services,
+    /// This node itself
+    Local,
+}
+
+/// Prints the tables; what was left out goes to standard error.
+pub(crate) fn run(args: &TablesArgs, arguments: &ArgMatches) -> anyhow::Result<()> {
+    let (inspection, notes) = offline::inspection(arguments)?;
+    for note in notes {
+        eprintln!("note: {note}");
+    }
+    let mut tables = Tables::of(&inspection);
+    args.wanted.keep(&mut tables);
+    print(&text(args.table, args.output, &tables)?)
+}
+
+/// One table, or all, in the wanted format.
+pub(crate) fn text(table: Option<TableName>, output: Output, tables: &Tables) -> anyhow::Result<String> {
+    let value = match table {
+        None => serde_json::to_value(tables)?,
+        Some(name) => part(name, tables),
+    };
+    document(output, &value, |_| readable(table, tables))
+}
+
+fn part(name: TableName, tables: &Tables) -> Value {
+    match name {
+        TableName::Fdb => json!(tables.fdb),
+        TableName::Neighbors => json!(tables.neighbors),
+        TableName::Routes => json!(tables.routes),
+        TableName::Services => json!(tables.services),
+        TableName::Local => json!(tables.local),
+    }
+}
+
+fn readable(table: Option<TableName>, tables: &Tables) -> String {
+    match table {
+        Some(TableName::Fdb) => view::fdb(&tables.fdb),
+        Some(TableName::Neighbors) => view::neighbors(&tables.neighbors),
+        Some(TableName::Routes) => view::routes(&tables.routes),
+        Some(TableName::Services) => view::services(&tables.services),
+        Some(TableName::Local) => view::local(&tables.local),
+        None => [
+            view::local(&tables.local),
+            format!("FDB\n{}", view::fdb(&tables.fdb)),
+            format!("NEIGHBORS\n{}", view::neighbors(&tables.neighbors)),
+            format!("ROUTES\n{}", view::routes(&tables.routes)),
+            format!("SERVICES\n{}", view::services(&tables.services)),
+        ]
+        .join("\n"),
+    }
+}

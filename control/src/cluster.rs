@@ -1,0 +1,261 @@
+//! The part of a cluster that forwarding depends on, in plain types: what every source is read into.
+//!
+//! Texts have been parsed and doubtful values refused here already; what an object means for a node is decided
+//! later, in [`compile`](crate::compile).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use windlass_dataplane::wire::ethernet::Mac;
+use windlass_dataplane::wire::flow::Protocol;
+use windlass_dataplane::wire::vxlan::Vni;
+
+/// Everything that is known of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterState {
+    /// By name.
+    pub nodes: BTreeMap<String, Node>,
+    /// By namespace and name.
+    pub services: BTreeMap<ObjectName, Service>,
+    /// By namespace and name of the slice.
+    pub endpoint_slices: BTreeMap<ObjectName, EndpointSlice>,
+    /// Ranges of all ServiceCIDR objects, by object.
+    pub service_cidrs: BTreeMap<String, Vec<IpNet>>,
+    /// flannel's own configuration.
+    pub net_conf: NetConfState,
+}
+
+/// Namespace and name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ObjectName {
+    /// `namespace/name`.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A Node with what flannel says about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// `metadata.uid`.
+    pub uid: Option<String>,
+    /// `metadata.creationTimestamp`, in seconds since 1970.
+    pub created_at: Option<i64>,
+    /// `spec.podCIDRs`, or else `spec.podCIDR`.
+    pub pod_cidrs: Vec<IpNet>,
+    /// Addresses of type InternalIP, in order.
+    pub internal_ips: Vec<IpAddr>,
+    /// Addresses of type ExternalIP, in order.
+    pub external_ips: Vec<IpAddr>,
+    /// flannel's annotations.
+    pub flannel: Flannel,
+}
+
+/// flannel's annotations of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flannel {
+    /// `backend-type`.
+    pub backend_type: Option<String>,
+    /// `backend-data`: the VTEP that carries inner IPv4.
+    pub vtep_v4: Announcement,
+    /// `backend-v6-data`: the VTEP that carries inner IPv6.
+    pub vtep_v6: Announcement,
+    /// `public-ip`: the IPv4 underlay address.
+    pub public_ip: Option<IpAddr>,
+    /// `public-ipv6`.
+    pub public_ipv6: Option<IpAddr>,
+    /// `public-ip-overwrite`: what an operator wants `public-ip` to be.
+    pub public_ip_overwrite: Option<IpAddr>,
+    /// `public-ipv6-overwrite`.
+    pub public_ipv6_overwrite: Option<IpAddr>,
+}
+
+/// A VTEP as its node announces it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Announcement {
+    /// There is no annotation.
+    #[default]
+    Missing,
+    /// The annotation has an empty MAC: flannel on Windows writes it before its device is made.
+    NotReady,
+    /// The annotation cannot be read.
+    Malformed(String),
+    /// The VTEP.
+    Ready {
+        /// Its network.
+        vni: Vni,
+        /// Its MAC.
+        mac: Mac,
+    },
+}
+
+/// A Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// `metadata.creationTimestamp`, in seconds since 1970.
+    pub created_at: Option<i64>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether its type is ExternalName.
+    pub external_name: bool,
+    /// ClusterIPs of both families; empty when headless.
+    pub cluster_ips: Vec<IpAddr>,
+    /// Ports.
+    pub ports: Vec<ServicePort>,
+    /// ClientIP affinity and how long it lasts.
+    pub affinity: Option<Duration>,
+    /// Whether `internalTrafficPolicy` is Local.
+    pub internal_local: bool,
+}
+
+/// One port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its name, empty when it has none.
+    pub name: String,
+    /// TCP, UDP or SCTP.
+    pub protocol: Protocol,
+    /// The VIP's port.
+    pub port: u16,
+}
+
+/// SCTP (132), which Services may name and Windlass passes over.
+pub const SCTP: Protocol = Protocol(132);
+
+/// An EndpointSlice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// The Service it belongs to, in the same namespace.
+    pub service: Option<String>,
+    /// Whether its addresses are IPv6.
+    pub ipv6: bool,
+    /// Ports that have a number.
+    pub ports: Vec<EndpointPort>,
+    /// Endpoints.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// One port of an EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointPort {
+    /// The name of the Service's port.
+    pub name: String,
+    /// TCP, UDP or SCTP.
+    pub protocol: Protocol,
+    /// The backend's port.
+    pub port: u16,
+}
+
+/// One endpoint, its conditions with their defaults applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `addresses[0]`: the others have no meaning.
+    pub addr: IpAddr,
+    /// The node it runs on.
+    pub node: Option<String>,
+    /// Takes new flows.
+    pub ready: bool,
+    /// Answers, whether or not it takes new flows.
+    pub serving: bool,
+    /// Is going away.
+    pub terminating: bool,
+}
+
+/// What is known of flannel's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NetConfState {
+    /// There is no kube-flannel-cfg.
+    #[default]
+    Absent,
+    /// It cannot be read: guessing VNI and port instead would cut the node off.
+    Malformed(String),
+    /// What it says.
+    Present(NetConf),
+}
+
+/// net-conf.json. `None` where a key is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetConf {
+    /// `Network`.
+    pub network: Option<IpNet>,
+    /// `IPv6Network`.
+    pub ipv6_network: Option<IpNet>,
+    /// `Backend.Type`.
+    pub backend_type: Option<String>,
+    /// `Backend.VNI`.
+    pub vni: Option<Vni>,
+    /// `Backend.Port`.
+    pub port: Option<u16>,
+    /// `Backend.MTU`: of the underlay, in bytes.
+    pub mtu: Option<u32>,
+    /// `Backend.DirectRouting`.
+    pub direct_routing: bool,
+}
+
+/// Something that was left out, and why. The rest goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What it is about: `Service default/web`, with file and line where there is one.
+    pub subject: String,
+    /// What is wrong, what follows from it, and what to do.
+    pub text: String,
+    /// The name of the check that looks for it.
+    pub check: &'static str,
+}
+
+impl Problem {
+    /// A problem of `subject`.
+    pub fn new(subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { subject: subject.into(), text: text.into(), check: "objects" }
+    }
+
+    /// The same, as something that the check of that name looks for.
+    pub fn found_by(self, check: &'static str) -> Self {
+        Self { check, ..self }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.subject, self.text)
+    }
+}
+
+/// Parses a network like `10.244.0.0/16`. IPv4 bytes with leading zeros, which some read as octal, are refused.
+pub fn parse_cidr(text: &str) -> Option<IpNet> {
+    let (addr, prefix_len) = text.split_once('/')?;
+    if prefix_len.len() > 3 || !prefix_len.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    IpNet::new(addr.parse().ok()?, prefix_len.parse().ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cidrs_with_leading_zeros_are_refused_e9() {
+        assert!(parse_cidr("10.244.0.0/16").is_some() && parse_cidr("fd00::/48").is_some());
+        for text in ["010.244.0.0/16", "10.244.0.00/16", "10.244.0.0", "10.244.0.0/33", "10.244.0.0/+8", "/8"]
+        {
+            assert_eq!(parse_cidr(text), None, "{text}");
+        }
+    }
+}

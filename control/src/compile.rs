@@ -1,0 +1,99 @@
+//! From a cluster's state to one node's forwarding tables: a pure function.
+
+mod nodes;
+mod services;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use windlass_dataplane::tables::{Local, LocalVtep, NextHop, RouteTable, TableSet};
+
+use crate::cluster::{ClusterState, Problem};
+use crate::node::NodeSettings;
+
+/// Tables, and what was left out of them.
+#[derive(Clone, Debug, Default)]
+pub struct Compiled {
+    /// The tables.
+    pub tables: TableSet,
+    /// What was left out.
+    pub problems: Vec<Problem>,
+}
+
+/// Compiles the tables of the node that `settings` describe.
+pub fn compile(state: &ClusterState, settings: &NodeSettings) -> Compiled {
+    let mut problems = Vec::new();
+    let mut routes = own_routes(settings);
+    let peers = nodes::compile(state, settings, &mut routes, &mut problems);
+    let services = services::compile(state, settings, &mut problems);
+    let tables = TableSet {
+        local: Arc::new(local(settings)),
+        fdb: Arc::new(peers.fdb),
+        neighbors: Arc::new(peers.neighbors),
+        routes: Arc::new(routes),
+        services: Arc::new(services),
+    };
+    Compiled { tables, problems }
+}
+
+/// The prefixes that the host must route into the overlay device: the cluster's and the services' ranges, and
+/// every VIP outside them. Sorted. Own podCIDRs are left out (without a net-conf the cluster's ranges are the
+/// nodes' podCIDRs): their pods are on this host.
+pub fn overlay_prefixes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
+    let ranges = settings.cluster_cidrs.iter().chain(&settings.service_cidrs);
+    let mut prefixes: Vec<IpNet> = ranges.copied().collect();
+    let covered = |addr: &IpAddr| settings.service_cidrs.iter().any(|cidr| cidr.contains(addr));
+    prefixes.extend(tables.services.addresses().filter(|addr| !covered(addr)).map(IpNet::from));
+    prefixes.retain(|prefix| !settings.pod_cidrs.iter().any(|own| own.contains(prefix)));
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    prefixes
+}
+
+fn local(settings: &NodeSettings) -> Local {
+    let vtep = LocalVtep { mac_v4: settings.mac_v4, mac_v6: settings.mac_v6 };
+    let base_v4 = settings.pod_cidrs.iter().find_map(|cidr| match cidr {
+        IpNet::V4(cidr) => Some(cidr.network()),
+        IpNet::V6(_) => None,
+    });
+    let base_v6 = settings.pod_cidrs.iter().find_map(|cidr| match cidr {
+        IpNet::V6(cidr) => Some(cidr.network()),
+        IpNet::V4(_) => None,
+    });
+    let mut addresses = settings.addresses.clone();
+    addresses.extend(base_v4.map(IpAddr::V4));
+    addresses.extend(base_v6.map(IpAddr::V6));
+    Local {
+        node: settings.node.clone(),
+        vteps: HashMap::from([(settings.vni, vtep)]),
+        addresses,
+        base_v4,
+        base_v6,
+        pod_cidrs: settings.pod_cidrs.clone(),
+        cluster_cidrs: settings.cluster_cidrs.clone(),
+        service_cidrs: settings.service_cidrs.clone(),
+        source_vip_v4: settings.source_vip_v4,
+        source_vip_v6: settings.source_vip_v6,
+        overlay_mtu: settings.overlay_mtu,
+    }
+}
+
+/// Own pods, own addresses, and everything outside the overlay: host-network backends are anywhere.
+fn own_routes(settings: &NodeSettings) -> RouteTable {
+    let mut routes = RouteTable::default();
+    routes.insert(Ipv4Net::default().into(), NextHop::Host);
+    routes.insert(Ipv6Net::default().into(), NextHop::Host);
+    for cidr in &settings.pod_cidrs {
+        routes.insert(*cidr, NextHop::Overlay);
+        routes.insert(cidr.network().into(), NextHop::Host);
+    }
+    for addr in &settings.addresses {
+        routes.insert((*addr).into(), NextHop::Host);
+    }
+    routes
+}
+
+#[cfg(test)]
+mod tests;

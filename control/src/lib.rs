@@ -1,0 +1,17 @@
+//! Windlass's control plane: from Kubernetes objects to the dataplane's tables.
+//!
+//! [`source`] reads objects into a plain [`cluster::ClusterState`]; [`node`] finds out which of its nodes we are
+//! and checks that what it says can work; [`compile`](mod@compile) makes forwarding tables of it. [`config`] is
+//! what people say, [`inspect`] what they can ask, and [`admin`] where.
+
+pub mod admin;
+pub mod changes;
+pub mod check;
+pub mod cluster;
+pub mod compile;
+pub mod config;
+pub mod demo;
+pub mod inspect;
+pub mod node;
+pub mod source;
+pub mod system;

@@ -1,0 +1,5 @@
+//! Where a [`ClusterState`](crate::cluster::ClusterState) comes from.
+
+pub mod flannel;
+pub mod manifests;
+pub mod objects;

@@ -1,0 +1,177 @@
+use std::fs;
+
+use super::*;
+
+const PREFIX: &str = "flannel.alpha.coreos.com";
+const EXAMPLE: &str = include_str!("../../../examples/worked-example.yaml");
+
+fn read(text: &str) -> Loaded {
+    load_text("test.yaml", text, PREFIX).unwrap()
+}
+
+fn problems(loaded: &Loaded) -> Vec<String> {
+    loaded.problems.iter().map(Problem::to_string).collect()
+}
+
+#[test]
+fn the_worked_example_is_read_without_problems() {
+    let loaded = read(EXAMPLE);
+    assert_eq!(problems(&loaded), Vec::<String>::new());
+    let state = loaded.state;
+    assert_eq!(state.nodes.len(), 2);
+    assert_eq!(state.services.len(), 4);
+    assert_eq!(state.endpoint_slices.len(), 4);
+    assert_eq!(state.service_cidrs["kubernetes"], vec!["10.96.0.0/12".parse().unwrap()]);
+    assert!(matches!(state.net_conf, NetConfState::Present(_)));
+    assert_eq!(loaded.passed_over, 0);
+}
+
+#[test]
+fn json_and_yaml_and_lists_say_the_same() {
+    let mut items = Vec::new();
+    for document in documents(EXAMPLE) {
+        items.push(parse_yaml::<Value>(document.text).unwrap());
+    }
+    let json = items.iter().map(|item| serde_json::to_string_pretty(item).unwrap()).collect::<Vec<_>>();
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
+    let state = read(EXAMPLE).state;
+    assert_eq!(read(&json.join("\n")).state, state);
+    assert_eq!(read(&list.to_string()).state, state);
+    assert_eq!(read(&serde_saphyr::to_string(&list).unwrap()).state, state);
+}
+
+#[test]
+fn items_of_a_typed_list_need_no_kind() {
+    let text = r#"{"kind":"NodeList","apiVersion":"v1","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}"#;
+    let loaded = read(text);
+    assert_eq!(problems(&loaded), Vec::<String>::new());
+    assert_eq!(loaded.state.nodes.keys().collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn a_malformed_object_is_named_and_the_rest_goes_on_f10() {
+    let loaded = read(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec:\n  ports: [{port: http}]\n\
+         ---\napiVersion: v1\nkind: Node\nmetadata: {name: good}\n\
+         ---\nkind: Node\n---\n# nothing\n---\njust a text\n\
+         ---\napiVersion: v1\nkind: Service\nmetadata: {name: big}\nspec: {ports: [{port: 70000}]}\n",
+    );
+    let problems = problems(&loaded);
+    assert!(
+        problems[0].starts_with("test.yaml:1: Service shop/web: spec.ports[0].port: invalid type"),
+        "{problems:?}"
+    );
+    assert!(problems[0].ends_with("the object is skipped"));
+    assert!(problems[1].starts_with("test.yaml:10: Node: it has no apiVersion"), "{problems:?}");
+    assert!(problems[2].starts_with("test.yaml:14: object: it has no apiVersion"), "{problems:?}");
+    assert!(problems[3].contains("Service default/big: port 70000 is not 1 to 65535"), "{problems:?}");
+    assert_eq!(problems.len(), 4);
+    assert!(loaded.state.nodes.contains_key("good") && loaded.state.services.is_empty());
+}
+
+#[test]
+fn a_malformed_item_of_a_list_is_named_by_its_own_line() {
+    let loaded = read(
+        "apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata:\n    name: a\n\
+         - apiVersion: v1\n  kind: Node\n  metadata:\n    name: b\n  spec:\n    podCIDR: 010.244.0.0/24\nkind: List\n",
+    );
+    let text = &problems(&loaded)[0];
+    assert!(
+        text.starts_with("test.yaml:7: Node b: spec.podCIDR: \"010.244.0.0/24\" is no network"),
+        "{text}"
+    );
+    assert!(text.contains("(leading zeros)"), "{text}");
+}
+
+#[test]
+fn a_file_that_is_no_yaml_is_an_error_with_file_and_line() {
+    let text = "apiVersion: v1\nkind: Node\nmetadata: {name: a}\n---\napiVersion: v1\nkind: [\n";
+    let error = load_text("broken.yaml", text, PREFIX).unwrap_err().to_string();
+    assert!(error.starts_with("broken.yaml:6:") || error.starts_with("broken.yaml:7:"), "{error}");
+    let error = load_text("broken.json", "{\n\"kind\":\n}", PREFIX).unwrap_err().to_string();
+    assert!(error.starts_with("broken.json:3:"), "{error}");
+}
+
+#[test]
+fn endpoint_addresses_that_no_backend_may_have_are_refused_e8_e9() {
+    for text in ["127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.0", "010.0.0.1", "255.255.255.255", "x"]
+    {
+        let loaded = read(&format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: s, namespace: n}}\n\
+             addressType: IPv4\nendpoints:\n- addresses: [\"{text}\"]\n- addresses: [10.0.0.1]\nports: [{{port: 80}}]\n"
+        ));
+        let problem = &problems(&loaded)[0];
+        assert!(
+            problem.contains("EndpointSlice n/s: endpoint address") && problem.contains(text),
+            "{problem}"
+        );
+        let slice = &loaded.state.endpoint_slices[&ObjectName::new("n", "s")];
+        assert_eq!(slice.endpoints.len(), 1, "{text}");
+    }
+    for text in ["::1", "fe80::1", "ff02::1", "::", "::ffff:10.0.0.1", "10.0.0.1"] {
+        let loaded = read(&format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: s}}\n\
+             addressType: IPv6\nendpoints:\n- addresses: [\"{text}\"]\nports: null\n"
+        ));
+        assert!(problems(&loaded)[0].contains("it is refused"), "{text}");
+    }
+}
+
+#[test]
+fn null_lists_as_go_prints_them_are_empty() {
+    let loaded = read(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s}\naddressType: IPv4\n\
+         endpoints: null\nports: null\n",
+    );
+    assert_eq!(problems(&loaded), Vec::<String>::new());
+    assert!(loaded.state.endpoint_slices[&ObjectName::new("default", "s")].endpoints.is_empty());
+}
+
+#[test]
+fn other_kinds_are_passed_over() {
+    let loaded = read(
+        "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: x}\n---\n\
+         apiVersion: v1\nkind: Pod\nmetadata: {name: y}\n",
+    );
+    assert_eq!((loaded.passed_over, loaded.problems.len(), loaded.state.services.len()), (2, 0, 0));
+}
+
+#[test]
+fn the_first_of_two_objects_of_one_name_is_kept() {
+    let loaded = read(
+        "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {podCIDR: 10.1.0.0/24}\n---\n\
+         apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {podCIDR: 10.2.0.0/24}\n",
+    );
+    assert!(problems(&loaded)[0].contains("Node a: another object of this name was read before"));
+    assert_eq!(loaded.state.nodes["a"].pod_cidrs, vec!["10.1.0.0/24".parse().unwrap()]);
+}
+
+#[test]
+fn a_folder_is_read_in_order_without_hidden_and_other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = |name: &str| format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n");
+    fs::create_dir(folder.path().join("..data")).unwrap();
+    fs::create_dir(folder.path().join("deeper.yaml")).unwrap();
+    for (file, name) in
+        [("b.yml", "b"), ("a.yaml", "a"), (".hidden.yaml", "h"), ("notes.txt", "n"), ("..data/d.yaml", "d")]
+    {
+        fs::write(folder.path().join(file), node(name)).unwrap();
+    }
+    let loaded = load(&[folder.path().to_owned()], PREFIX).unwrap();
+    assert_eq!(loaded.state.nodes.keys().collect::<Vec<_>>(), ["a", "b"]);
+    let empty = load(&[folder.path().join("..data/../deeper.yaml")], PREFIX).unwrap();
+    assert!(problems(&empty)[0].contains("holds no .yaml"));
+    let error = load(&[folder.path().join("missing.yaml")], PREFIX).unwrap_err().to_string();
+    assert!(error.contains("missing.yaml") && error.contains("--manifests"), "{error}");
+}
+
+#[test]
+fn a_malformed_net_conf_is_remembered_as_such() {
+    let loaded = read(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kube-flannel-cfg, namespace: kube-flannel}\n\
+         data: {net-conf.json: '{\"Backend\":{\"VNI\":-1}}'}\n",
+    );
+    assert!(
+        matches!(loaded.state.net_conf, NetConfState::Malformed(reason) if reason.contains("Backend.VNI -1"))
+    );
+}

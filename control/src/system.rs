@@ -1,0 +1,118 @@
+//! The few things of the operating system that control itself asks for.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// The node's name unless configured: NODE_NAME, as a DaemonSet sets it, else the host name in lower case.
+pub fn node_name() -> Option<String> {
+    let variable = |name| std::env::var(name).ok();
+    let host_name = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = variable("NODE_NAME").or_else(host_name).or_else(|| variable("COMPUTERNAME"))?;
+    Some(name.trim().to_lowercase()).filter(|name| !name.is_empty())
+}
+
+/// What tells one state of a file from another beside its length and path: which file it is, and when its
+/// content, name or rights last changed, in seconds and nanoseconds.
+#[cfg(unix)]
+pub fn file_stamp(metadata: &std::fs::Metadata) -> [i64; 6] {
+    use std::os::unix::fs::MetadataExt;
+    [
+        metadata.dev().cast_signed(),
+        metadata.ino().cast_signed(),
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+        metadata.ctime(),
+        metadata.ctime_nsec(),
+    ]
+}
+
+/// What tells one state of a file from another beside its length and path: when it last changed.
+#[cfg(not(unix))]
+pub fn file_stamp(metadata: &std::fs::Metadata) -> [i64; 6] {
+    let changed = metadata.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    let at = changed.unwrap_or_default();
+    [0, 0, at.as_secs().cast_signed(), i64::from(at.subsec_nanos()), 0, 0]
+}
+
+/// Why a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT, or Ctrl-C.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+        })
+    }
+}
+
+/// SIGINT and SIGTERM, caught from the moment this exists, so that none is lost while the host is set up.
+pub struct Signals {
+    runtime: tokio::runtime::Runtime,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    /// Starts catching.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn install() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let guard = runtime.enter();
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        drop(guard);
+        Ok(Self { runtime, interrupt, terminate })
+    }
+
+    /// Sleeps until one comes, or until `well`, asked `every` so often, says no.
+    pub fn wait_while(self, every: Duration, mut well: impl FnMut() -> bool) -> Option<Signal> {
+        let Self { runtime, mut interrupt, mut terminate } = self;
+        runtime.block_on(async move {
+            while well() {
+                tokio::select! {
+                    _ = interrupt.recv() => return Some(Signal::Interrupt),
+                    _ = terminate.recv() => return Some(Signal::Terminate),
+                    () = tokio::time::sleep(every) => {}
+                }
+            }
+            None
+        })
+    }
+}
+
+#[cfg(not(unix))]
+impl Signals {
+    /// Starts catching.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn install() -> io::Result<Self> {
+        Ok(Self { runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()? })
+    }
+
+    /// Sleeps until one comes, or until `well`, asked `every` so often, says no.
+    pub fn wait_while(self, every: Duration, mut well: impl FnMut() -> bool) -> Option<Signal> {
+        self.runtime.block_on(async {
+            while well() {
+                tokio::select! {
+                    Ok(()) = tokio::signal::ctrl_c() => return Some(Signal::Interrupt),
+                    () = tokio::time::sleep(every) => {}
+                }
+            }
+            None
+        })
+    }
+}

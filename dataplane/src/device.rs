@@ -1,0 +1,111 @@
+//! The world outside the engine: overlay devices, underlay sockets, and the host's addresses and routes.
+//!
+//! This is the one place that knows platforms, and the only one with `unsafe`. It knows neither the engine
+//! nor the tables.
+
+pub mod config;
+mod dual_stack;
+mod dynamic_ports;
+pub mod host;
+pub mod memory;
+mod segments;
+pub mod survey;
+
+#[cfg(target_os = "linux")]
+pub mod linux;
+#[cfg(target_os = "linux")]
+pub use linux as platform;
+#[cfg(windows)]
+pub mod windows;
+#[cfg(windows)]
+pub use windows as platform;
+
+pub use config::{DeviceConfig, DeviceError, Offloads, Opened};
+pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
+#[cfg(any(target_os = "linux", windows))]
+pub use platform::{
+    HostState, default_route_interface, is_managed, local_addresses, open, probe_vxlan_port, survey,
+};
+pub use survey::Survey;
+
+use std::io;
+use std::time::Duration;
+
+use crate::packet::{Datagram, DatagramBatch, PacketBatch, PacketBuf, PacketPool};
+
+/// What became of a batch that was sent. Counts are wire-size segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendReport {
+    /// Handed to the kernel.
+    pub sent: u64,
+    /// Bytes handed to the kernel, without the device's own header.
+    pub sent_bytes: u64,
+    /// Not sent because a queue was full (EAGAIN, ENOBUFS, a full ring).
+    pub queue_full: u64,
+    /// Not sent because the kernel calls them too long for the path (EMSGSIZE).
+    pub too_long: u64,
+    /// Not sent for any other reason.
+    pub refused: u64,
+}
+
+impl std::iter::Sum for SendReport {
+    fn sum<I: Iterator<Item = Self>>(reports: I) -> Self {
+        reports.fold(Self::default(), |sum, report| Self {
+            sent: sum.sent + report.sent,
+            sent_bytes: sum.sent_bytes + report.sent_bytes,
+            queue_full: sum.queue_full + report.queue_full,
+            too_long: sum.too_long + report.too_long,
+            refused: sum.refused + report.refused,
+        })
+    }
+}
+
+/// Where packets of pods and of the host come from and go to: a TUN or Wintun queue.
+pub trait OverlayDevice: Send {
+    /// Clears `batch` and fills it with what is waiting; returns at once, with 0 when nothing is.
+    ///
+    /// # Errors
+    /// When the device is gone or broken. "Nothing waiting" is not an error.
+    fn recv_batch(&mut self, batch: &mut PacketBatch) -> io::Result<usize>;
+
+    /// Writes packets in order. A packet the device refuses does not keep the others back.
+    fn send_batch(&mut self, pool: &PacketPool, packets: &[PacketBuf]) -> SendReport;
+}
+
+/// Where VXLAN datagrams come from and go to: one receiving UDP socket and a pool of sending ones.
+pub trait UnderlaySocket: Send {
+    /// Clears `batch` and fills it with what is waiting; returns at once, with 0 when nothing is.
+    ///
+    /// # Errors
+    /// When the socket is broken. Errors that concern one peer (ICMP unreachable) are drained, not returned.
+    fn recv_batch(&mut self, batch: &mut DatagramBatch) -> io::Result<usize>;
+
+    /// Sends datagrams, in order per source port. One peer's refusal does not keep the others back. A
+    /// superpacket leaves as its wire-size segments, with completed checksums.
+    fn send_batch(&mut self, pool: &PacketPool, datagrams: &[Datagram]) -> SendReport;
+}
+
+/// How a worker sleeps until a device, a socket or a [`Waker`] has something for it.
+pub trait Wait: Send {
+    /// Sleeps until there is something to receive, the worker is woken, or `timeout` has passed.
+    ///
+    /// # Errors
+    /// When the operating system refuses to wait.
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+}
+
+/// Ends a worker's sleep from another thread.
+pub trait Waker: Send + Sync {
+    /// Ends the current or the next sleep.
+    fn wake(&self);
+}
+
+/// What one worker runs on.
+pub struct WorkerIo {
+    /// Its queue of the overlay device.
+    pub overlay: Box<dyn OverlayDevice>,
+    /// Its sockets.
+    pub underlay: Box<dyn UnderlaySocket>,
+    /// How it sleeps.
+    pub wait: Box<dyn Wait>,
+}

@@ -1,0 +1,40 @@
+//! Linux: TUN, UDP sockets, epoll, and the host's addresses, routes, settings and filter rules.
+
+mod control;
+mod host;
+mod joined;
+mod links;
+mod messages;
+mod netlink;
+mod nft;
+mod open;
+mod outgoing;
+mod port;
+mod routes;
+mod send;
+mod socket;
+mod source_ports;
+mod survey;
+mod sys;
+mod sysctl;
+mod tun;
+mod udp;
+mod virtio;
+mod wait;
+
+pub use host::HostState;
+pub use links::{default_route_interface, local_addresses};
+pub use open::open;
+pub use survey::{is_managed, probe_vxlan_port, survey};
+pub use tun::{Tun, TunConfig, TunOffload};
+
+/// A batch that holds so many bytes takes no more: what is read is sent on before it has left the core's cache, and
+/// the other direction gets its turn.
+const BATCH_LEN: usize = 256 << 10;
+
+#[cfg(test)]
+mod host_tests;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

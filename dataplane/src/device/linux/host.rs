@@ -1,0 +1,256 @@
+//! What the host around the device needs, applied in an order that is safe at every step, and undone.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::netlink::Netlink;
+use super::port::NamespaceLock;
+use super::routes::{self, Route};
+use super::sysctl::{self, Changed};
+use super::{links, nft, tun};
+use crate::device::host::{Family, HostPlan, LinkError};
+
+/// Applied to the host; dropping it undoes it, and [`undo`](Self::undo) says what could not be undone.
+#[derive(Debug)]
+pub struct HostState {
+    plan: HostPlan,
+    routes: Vec<Route>,
+    changed: Vec<Changed>,
+    filtered: bool,
+    active: bool,
+    _lock: NamespaceLock,
+}
+
+/// What the run that manages this host holds.
+pub(super) const LOCK: &str = "windlass-host";
+
+impl HostState {
+    /// Sweeps what a killed run has left, then does what the plan says. Filter rules and the loop guard are in
+    /// place before the first route leads into the device. What was done is undone when a later step fails.
+    ///
+    /// # Errors
+    /// When the plan is bad, a privilege or `nft` is missing, a route exists, or another run manages the host.
+    pub fn apply(plan: HostPlan) -> Result<Self, LinkError> {
+        check(&plan)?;
+        let lock = NamespaceLock::take(LOCK).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => LinkError::Busy,
+            _ => LinkError::system("locking the host's routes", error),
+        })?;
+        let netlink = open_netlink()?;
+        let index = find_device(&netlink, &plan.device)?;
+        let changed = sweep(&netlink, &plan)?;
+        let mut state =
+            Self { plan, routes: Vec::new(), changed, filtered: false, active: true, _lock: lock };
+        state.install(&netlink, index)?;
+        Ok(state)
+    }
+
+    /// Makes `routes` the device's routes and `cluster_cidrs` the destinations that are not masqueraded. What is
+    /// new comes before what is old goes; each step is tried, whatever became of the others.
+    ///
+    /// # Errors
+    /// Everything that could not be done; it is tried again at the next change.
+    pub fn change(&mut self, routes: &[IpNet], cluster_cidrs: &[IpNet]) -> Result<(), LinkError> {
+        let wanted: HashSet<IpNet> = routes.iter().map(IpNet::trunc).collect();
+        let known: HashSet<IpNet> = self.device_routes().map(Route::destination).collect();
+        if wanted == known && cluster_cidrs == self.plan.cluster_cidrs {
+            return Ok(());
+        }
+        let netlink = open_netlink()?;
+        let index = find_device(&netlink, &self.plan.device)?;
+        let mut errors = Vec::new();
+        if cluster_cidrs != self.plan.cluster_cidrs {
+            let plan = HostPlan { cluster_cidrs: cluster_cidrs.to_vec(), ..self.plan.clone() };
+            match nft::install(&plan) {
+                Ok(()) => self.plan = plan,
+                Err(error) => errors.push(error),
+            }
+        }
+        for net in wanted.difference(&known) {
+            let source = preferred_source(&self.plan.addresses, net);
+            errors.extend(self.add_route(&netlink, Route::Device(*net, index, source)).err());
+        }
+        self.routes.retain(|route| {
+            let stays = matches!(route, Route::Unreachable(_)) || wanted.contains(&route.destination());
+            stays || remove(&netlink, route).map_err(|error| errors.push(error)).is_err()
+        });
+        LinkError::collect(errors)
+    }
+
+    fn device_routes(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter().filter(|route| matches!(route, Route::Device(..)))
+    }
+
+    /// Undoes everything. The device's own addresses and settings go with the device.
+    ///
+    /// # Errors
+    /// Everything that could not be undone; the rest is.
+    pub fn undo(mut self) -> Result<(), LinkError> {
+        LinkError::collect(self.revert())
+    }
+
+    /// Ends as a killed process does: nothing is undone.
+    #[cfg(test)]
+    pub(super) fn crash(mut self) {
+        self.active = false;
+    }
+
+    fn install(&mut self, netlink: &Netlink, index: u32) -> Result<(), LinkError> {
+        nft::install(&self.plan)?;
+        self.filtered = true;
+        for net in self.plan.pod_cidrs.clone() {
+            self.add_route(netlink, Route::Unreachable(net.trunc()))?;
+        }
+        self.quiet_device();
+        let HostPlan { mtu, txqueuelen, .. } = self.plan;
+        routes::bring_up(netlink, index, mtu, txqueuelen)
+            .map_err(|error| LinkError::system(format!("bringing {} up", self.plan.device), error))?;
+        for net in &self.plan.addresses {
+            routes::add_address(netlink, index, *net).map_err(|error| {
+                LinkError::system(format!("giving {} the address {net}", self.plan.device), error)
+            })?;
+        }
+        self.set_sysctls()?;
+        for net in self.plan.routes.clone() {
+            let source = preferred_source(&self.plan.addresses, &net);
+            self.add_route(netlink, Route::Device(net.trunc(), index, source))?;
+        }
+        Ok(())
+    }
+
+    fn add_route(&mut self, netlink: &Netlink, route: Route) -> Result<(), LinkError> {
+        match route.add(netlink) {
+            Ok(()) => {
+                self.routes.push(route);
+                Ok(())
+            }
+            // A plan may name a prefix twice: the cluster's CIDR and its only node's.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.routes.contains(&route) => {
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(LinkError::RouteTaken { route: route.destination() })
+            }
+            Err(error) => {
+                Err(LinkError::system(format!("adding the route to {}", route.destination()), error))
+            }
+        }
+    }
+
+    /// Keeps the kernel's own IPv6 chatter off the device. These settings vanish with it, so nothing is
+    /// remembered, and a kernel that lacks one of them has nothing to keep quiet.
+    fn quiet_device(&self) {
+        let disable = if self.plan.has(Family::V6) { "0" } else { "1" };
+        let settings =
+            [("disable_ipv6", disable), ("addr_gen_mode", "1"), ("accept_dad", "0"), ("accept_ra", "0")];
+        for (name, value) in settings {
+            let _ = sysctl::set(&format!("net/ipv6/conf/{}/{name}", self.plan.device), value);
+        }
+    }
+
+    fn set_sysctls(&mut self) -> Result<(), LinkError> {
+        for (path, value) in &self.plan.sysctls {
+            let changed = sysctl::set(path, value)?;
+            // What a killed run found is what the host was like.
+            if !self.changed.iter().any(|known| known.path() == path) {
+                self.changed.extend(changed);
+            }
+        }
+        // A full or read-only disk must not stop the node (G15): a crash would leave the settings behind.
+        if let Some(file) = &self.plan.state_file
+            && let Err(error) = sysctl::remember(file, &self.changed)
+        {
+            tracing::warn!(%error, "previous settings of the host are not on disk");
+        }
+        Ok(())
+    }
+
+    /// In the reverse order: no route leads into the device while its guards are being removed.
+    fn revert(&mut self) -> Vec<LinkError> {
+        if !std::mem::take(&mut self.active) {
+            return Vec::new();
+        }
+        let mut errors = Vec::new();
+        match open_netlink() {
+            Ok(netlink) => {
+                errors.extend(self.routes.iter().rev().filter_map(|route| remove(&netlink, route).err()))
+            }
+            Err(error) => errors.push(error),
+        }
+        errors.extend(sysctl::restore(&self.changed));
+        if self.filtered {
+            errors.extend(nft::remove().err());
+        }
+        if errors.is_empty() {
+            errors.extend(forget(&self.plan));
+        }
+        errors
+    }
+}
+
+impl Drop for HostState {
+    fn drop(&mut self) {
+        for error in self.revert() {
+            tracing::warn!(%error, "the host is not as it was");
+        }
+    }
+}
+
+/// Removes the routes a killed run has left, and restores its settings except those the plan sets again, which
+/// are returned: going back and forth would interrupt the host's forwarding. Its filter table is replaced later.
+fn sweep(netlink: &Netlink, plan: &HostPlan) -> Result<Vec<Changed>, LinkError> {
+    let left = routes::ours(netlink).map_err(|error| LinkError::system("listing routes", error))?;
+    let mut errors: Vec<_> = left.iter().filter_map(|route| remove(netlink, route).err()).collect();
+    let remembered = plan.state_file.as_deref().map(sysctl::remembered).unwrap_or_default();
+    let is_planned = |changed: &Changed| plan.sysctls.iter().any(|(path, _)| path == changed.path());
+    let (kept, restored): (Vec<_>, Vec<_>) = remembered.into_iter().partition(is_planned);
+    errors.extend(sysctl::restore(&restored));
+    LinkError::collect(errors).map(|()| kept)
+}
+
+fn remove(netlink: &Netlink, route: &Route) -> Result<(), LinkError> {
+    let failed = |error| LinkError::system(format!("removing the route to {}", route.destination()), error);
+    route.remove(netlink).map_err(failed)
+}
+
+fn forget(plan: &HostPlan) -> Option<LinkError> {
+    let file = plan.state_file.as_ref()?;
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Some(LinkError::system(format!("removing {}", file.display()), error))
+        }
+        _ => None,
+    }
+}
+
+fn check(plan: &HostPlan) -> Result<(), LinkError> {
+    let bad = |what: String| Err(LinkError::BadPlan { what });
+    if !tun::is_interface_name(&plan.device) {
+        return bad(format!("\"{}\" cannot be an interface name", plan.device));
+    }
+    match plan.sysctls.iter().find(|(path, _)| !sysctl::exists(path)) {
+        Some((path, _)) => bad(format!("this host has no setting /proc/sys/{path}")),
+        None => Ok(()),
+    }
+}
+
+fn open_netlink() -> Result<Netlink, LinkError> {
+    Netlink::open().map_err(|error| LinkError::system("opening a netlink socket", error))
+}
+
+fn find_device(netlink: &Netlink, name: &str) -> Result<u32, LinkError> {
+    let links = links::links(netlink).map_err(|error| LinkError::system("listing interfaces", error))?;
+    let found = links.iter().find(|link| link.name == name);
+    found.map(|link| link.index).ok_or_else(|| LinkError::NoInterface { name: name.to_owned() })
+}
+
+/// The device's first address of the route's family: flows the host opens into the overlay carry it, so that
+/// peers find its source inside the podCIDR.
+fn preferred_source(addresses: &[IpNet], route: &IpNet) -> Option<IpAddr> {
+    let same_family = |net: &&IpNet| net.addr().is_ipv4() == route.addr().is_ipv4();
+    addresses.iter().find(same_family).map(IpNet::addr)
+}

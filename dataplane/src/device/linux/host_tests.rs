@@ -1,0 +1,215 @@
+use std::fs;
+use std::path::PathBuf;
+
+use super::testing::{eventually, in_namespace, ip, run};
+use super::tun::{Tun, TunConfig};
+use super::{HostState, default_route_interface, local_addresses};
+use crate::device::OverlayDevice;
+use crate::device::host::{Family, HostPlan, LinkError};
+use crate::packet::PacketBatch;
+use crate::wire::checksum;
+
+fn tun(name: &str) -> Tun {
+    let config = TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true };
+    Tun::create(&config).unwrap().remove(0)
+}
+
+fn plan(name: &str) -> HostPlan {
+    let nets = |text: &str| text.split(' ').map(|net| net.parse().unwrap()).collect::<Vec<_>>();
+    HostPlan {
+        device: "windlass0".to_owned(),
+        mtu: 1400,
+        txqueuelen: 5000,
+        addresses: nets("10.244.1.0/32 fd00:10:1::/128"),
+        routes: nets("10.244.0.0/16 10.96.0.0/12 169.254.77.1/32 fd00:10::/48 fd77::1/128"),
+        pod_cidrs: nets("10.244.1.0/24 fd00:10:1::/64"),
+        cluster_cidrs: nets("10.244.0.0/16 fd00:10::/48"),
+        source_vips: vec!["169.254.77.1".parse().unwrap(), "fd77::1".parse().unwrap()],
+        vtep_port: 8472,
+        sysctls: HostPlan::forwarding_sysctls("windlass0", true, true),
+        state_file: Some(state_file(name)),
+    }
+}
+
+fn state_file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("windlass-{}-{name}", std::process::id()))
+}
+
+/// Everything of the host that a plan could touch.
+fn host() -> String {
+    let sysctls = "-n net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.default.forwarding";
+    [
+        ip("-o link show up"),
+        ip("-4 address"),
+        ip("-4 route show table all"),
+        ip("-6 route show table all"),
+        run("nft", "list ruleset"),
+        run("sysctl", sysctls),
+    ]
+    .join("\n")
+}
+
+#[test]
+fn a_plan_is_applied_and_undone_without_a_trace() {
+    in_namespace("host plan", || {
+        let before = host();
+        let device = tun("windlass0");
+        let state = HostState::apply(plan("applied")).unwrap();
+        let routes = ip("-4 route");
+        assert!(
+            routes.contains("10.244.0.0/16 dev windlass0 proto 77 scope link src 10.244.1.0"),
+            "{routes}"
+        );
+        assert!(routes.contains("10.96.0.0/12 dev windlass0 proto 77 scope link src 10.244.1.0"), "{routes}");
+        assert!(routes.contains("unreachable 10.244.1.0/24 proto 77 metric 4294967295"), "{routes}");
+        let routes = ip("-6 route");
+        assert!(routes.contains("fd00:10::/48 dev windlass0 proto 77 src fd00:10:1::"), "{routes}");
+        assert!(routes.contains("unreachable fd00:10:1::/64 dev lo proto 77 metric 4294967295"), "{routes}");
+        let link = ip("address show windlass0");
+        assert!(link.contains("mtu 1400") && link.contains("qlen 5000") && !link.contains("fe80:"), "{link}");
+        assert!(run("nft", "list ruleset").contains("table inet windlass"));
+        assert_eq!(run("sysctl", "-n net.ipv4.ip_forward").trim(), "1");
+        state.undo().unwrap();
+        assert_eq!(run("sysctl", "-n net.ipv4.ip_forward").trim(), "0");
+        assert!(!ip("route show table all").contains("proto 77"));
+        drop(device);
+        assert_eq!(host(), before);
+        assert!(!state_file("applied").exists());
+    });
+}
+
+#[test]
+fn a_change_adds_and_removes_routes_and_what_is_masqueraded() {
+    in_namespace("changed plan", || {
+        let before = host();
+        let device = tun("windlass0");
+        let planned = plan("changed");
+        let mut state = HostState::apply(planned.clone()).unwrap();
+        let applied = host();
+        let mut routes = planned.routes.clone();
+        routes.retain(|net| net.to_string() != "10.96.0.0/12");
+        routes.push("172.31.9.9/32".parse().unwrap());
+        let mut cidrs = planned.cluster_cidrs.clone();
+        cidrs.push("10.99.0.0/16".parse().unwrap());
+        state.change(&routes, &cidrs).unwrap();
+        let found = ip("-4 route");
+        assert!(found.contains("172.31.9.9 dev windlass0 proto 77 scope link src 10.244.1.0"), "{found}");
+        assert!(!found.contains("10.96.0.0/12") && found.contains("unreachable 10.244.1.0/24"), "{found}");
+        assert!(run("nft", "list ruleset").contains("10.99.0.0/16"));
+        state.change(&planned.routes, &planned.cluster_cidrs).unwrap();
+        assert_eq!(host(), applied);
+        ip("route add unreachable 10.97.0.1/32");
+        routes.push("10.97.0.1/32".parse().unwrap());
+        let error = state.change(&routes, &planned.cluster_cidrs).unwrap_err();
+        assert!(error.to_string().contains("ip route delete 10.97.0.1/32"), "{error}");
+        assert!(ip("-4 route").contains("172.31.9.9"), "the other routes are changed all the same");
+        ip("route delete unreachable 10.97.0.1/32");
+        state.undo().unwrap();
+        drop(device);
+        assert_eq!(host(), before);
+    });
+}
+
+#[test]
+fn g1_what_a_killed_run_has_left_is_swept_and_finally_undone() {
+    in_namespace("crash", || {
+        let before = host();
+        let device = tun("windlass0");
+        HostState::apply(plan("killed")).unwrap().crash();
+        drop(device);
+        assert!(ip("-4 route").contains("unreachable 10.244.1.0/24"));
+        let mut changed = plan("killed");
+        changed.pod_cidrs = vec!["10.244.9.0/24".parse().unwrap()];
+        let device = tun("windlass0");
+        let state = HostState::apply(changed).unwrap();
+        let routes = ip("-4 route");
+        assert!(routes.contains("unreachable 10.244.9.0/24"), "{routes}");
+        assert!(!routes.contains("unreachable 10.244.1.0/24"), "{routes}");
+        assert!(matches!(HostState::apply(plan("killed")), Err(LinkError::Busy)));
+        drop(state);
+        drop(device);
+        assert_eq!(host(), before);
+    });
+}
+
+#[test]
+fn a_route_of_someone_else_is_named_and_what_was_done_is_undone() {
+    in_namespace("taken route", || {
+        ip("route add unreachable 10.96.0.0/12");
+        let device = tun("windlass0");
+        let before = host();
+        let error = HostState::apply(plan("taken")).unwrap_err();
+        assert!(error.to_string().contains("ip route delete 10.96.0.0/12"), "{error}");
+        assert!(!ip("route show table all").contains("proto 77"));
+        assert!(!run("nft", "list ruleset").contains("windlass"));
+        drop(device);
+        assert_eq!(host(), before);
+    });
+}
+
+/// A UDP packet without payload.
+fn udp(src: [u8; 4], dst: [u8; 4], port: u16) -> Vec<u8> {
+    let mut packet = vec![0; 28];
+    (packet[0], packet[3], packet[8], packet[9]) = (0x45, 28, 64, 17);
+    packet[12..16].copy_from_slice(&src);
+    packet[16..20].copy_from_slice(&dst);
+    let header = checksum::checksum(&packet[..20]);
+    packet[10..12].copy_from_slice(&header.to_be_bytes());
+    packet[20..22].copy_from_slice(&4000_u16.to_be_bytes());
+    packet[22..24].copy_from_slice(&port.to_be_bytes());
+    packet[25] = 8;
+    packet
+}
+
+#[test]
+fn e5_pods_reach_no_vtep_and_source_vips_are_masqueraded() {
+    in_namespace("filter rules", || {
+        let (mut device, mut pods, mut uplink) = (tun("windlass0"), tun("pods"), tun("uplink"));
+        for (name, address) in [("pods", "10.244.1.1/24"), ("uplink", "192.0.2.1/24")] {
+            run("sysctl", &format!("-qw net.ipv6.conf.{name}.disable_ipv6=1"));
+            ip(&format!("address add {address} dev {name}"));
+            ip(&format!("link set {name} up"));
+        }
+        let _state = HostState::apply(plan("rules")).unwrap();
+        let (pod, vip, node) = ([10, 244, 1, 5], [169, 254, 77, 1], [192, 0, 2, 9]);
+        let mut from_pod = PacketBatch::new(2, 0);
+        assert!(from_pod.receive_copy(&udp(pod, node, 8472)) && from_pod.receive_copy(&udp(pod, node, 8473)));
+        assert_eq!(pods.send_batch(&from_pod.pool, &from_pod.packets).sent, 2);
+        let mut from_vip = PacketBatch::new(2, 0);
+        assert!(from_vip.receive_copy(&udp(vip, node, 8472)) && from_vip.receive_copy(&udp(vip, node, 53)));
+        assert_eq!(device.send_batch(&from_vip.pool, &from_vip.packets).sent, 2);
+        let mut sent = PacketBatch::new(8, 0);
+        eventually(|| uplink.recv_batch(&mut sent).unwrap());
+        let seen = |packet| {
+            let bytes: &[u8] = sent.pool.bytes(packet);
+            ([bytes[12], bytes[13], bytes[14], bytes[15]], u16::from_be_bytes([bytes[22], bytes[23]]))
+        };
+        let seen: Vec<_> = sent.packets.iter().map(seen).collect();
+        assert_eq!(seen, [(pod, 8473), ([192, 0, 2, 1], 53)]);
+    });
+    let _ = fs::remove_file(state_file("rules"));
+}
+
+#[test]
+fn the_hosts_addresses_and_default_routes_are_found() {
+    in_namespace("facts", || {
+        assert_eq!(default_route_interface(Family::V4).unwrap(), None);
+        ip("link add up0 mtu 1480 type veth peer name up1");
+        ip("link set up1 up");
+        ip("link set up0 up");
+        ip("address add 192.0.2.7/24 dev up0");
+        ip("address add 2001:db8::7/64 dev up0 nodad");
+        ip("route add default via 192.0.2.1 metric 50");
+        ip("-6 route add default via 2001:db8::1");
+        for (family, address) in [(Family::V4, "192.0.2.7"), (Family::V6, "2001:db8::7")] {
+            let found = default_route_interface(family).unwrap().unwrap();
+            assert_eq!((found.name.as_str(), found.mtu), ("up0", 1480));
+            assert_eq!(found.addresses, [address.parse::<std::net::IpAddr>().unwrap()]);
+        }
+        let addresses = local_addresses().unwrap();
+        let found =
+            addresses.iter().find(|local| local.address == "192.0.2.7".parse::<std::net::IpAddr>().unwrap());
+        let found = found.unwrap();
+        assert_eq!((found.interface.as_str(), found.prefix_len, found.mtu), ("up0", 24, 1480));
+    });
+}

@@ -1,0 +1,102 @@
+//! Opening everything the workers of one node run on.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use super::port::{self, NamespaceLock};
+use super::socket;
+use super::source_ports::SourcePorts;
+use super::tun::{Tun, TunConfig, TunOffload};
+use super::udp::UdpPool;
+use super::wait::EpollWait;
+use crate::device::config::{DeviceConfig, DeviceError, Offloads, Opened, UdpConfig};
+use crate::device::dual_stack::DualStack;
+use crate::device::{Waker, WorkerIo};
+
+/// The source ports and configuration of one address family.
+type Family = (Arc<SourcePorts>, UdpConfig);
+
+/// Opens the overlay device and the sockets: all of it closes when the workers are dropped.
+///
+/// # Errors
+/// Names what could not be opened, who holds it, and the remedy.
+pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
+    let lock = Arc::new(port::lock(&config.underlays, config.port)?);
+    let queues = config.workers.max(1);
+    let families = config
+        .udp()
+        .map(|udp| Ok((SourcePorts::bind(&udp)?, udp)))
+        .collect::<Result<Vec<_>, DeviceError>>()?;
+    let superpackets = config.offloads.device;
+    let tuns = Tun::create(&TunConfig { name: config.name.clone(), queues, mtu: config.mtu, superpackets })?;
+    let mut opened = Opened {
+        workers: Vec::with_capacity(queues),
+        wakers: Vec::with_capacity(queues),
+        device: config.name.clone(),
+        source_ports: families.iter().flat_map(|(ports, _)| ports.ports()).copied().collect(),
+        facts: facts(config, &tuns, &families),
+    };
+    for tun in tuns {
+        let (worker, waker) = open_worker(tun, &families, &lock, config.offloads, queues > 1)?;
+        opened.workers.push(worker);
+        opened.wakers.push(waker);
+    }
+    Ok(opened)
+}
+
+fn open_worker(
+    tun: Tun,
+    families: &[Family],
+    lock: &Arc<NamespaceLock>,
+    offloads: Offloads,
+    shared: bool,
+) -> Result<(WorkerIo, Arc<dyn Waker>), DeviceError> {
+    let mut descriptors = vec![tun.as_raw_fd()];
+    let (mut v4, mut v6) = (None, None);
+    for (source_ports, udp) in families {
+        let receiver = socket::receiving(udp, shared)?;
+        if offloads.udp_receive {
+            // Refused before Linux 5.0; `facts` has told.
+            let _ = socket::join_received(&receiver);
+        }
+        descriptors.push(receiver.as_raw_fd());
+        let joins = offloads.udp_send && socket::joins_sent(source_ports.socket(0));
+        let pool = UdpPool::new(receiver, Arc::clone(source_ports), joins, Arc::clone(lock));
+        *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);
+    }
+    let failed = |error: io::Error| DeviceError::system("opening an epoll instance", error);
+    let wait = EpollWait::new(&descriptors).map_err(failed)?;
+    let waker = wait.waker();
+    let underlay = DualStack::new(v4, v6);
+    let worker = WorkerIo { overlay: Box::new(tun), underlay: Box::new(underlay), wait: Box::new(wait) };
+    Ok((worker, waker))
+}
+
+/// What has become of an offload, for the log.
+fn state(wanted: bool, available: bool) -> &'static str {
+    match (wanted, available) {
+        (false, _) => "off by setting",
+        (true, false) => "off: the kernel does not know it",
+        (true, true) => "on",
+    }
+}
+
+fn facts(config: &DeviceConfig, tuns: &[Tun], families: &[Family]) -> Vec<String> {
+    let offload = match tuns.first().map(Tun::offload) {
+        Some(TunOffload::Off) if !config.offloads.device => "off by setting".to_owned(),
+        Some(TunOffload::Off) | None => "off: the kernel refuses them".to_owned(),
+        Some(offload) => offload.to_string(),
+    };
+    let (device, offloads) = (&config.name, config.offloads);
+    let mut facts =
+        vec![format!("TUN device {device}: queues {}, MTU {}, offloads {offload}", tuns.len(), config.mtu)];
+    facts.extend(families.iter().map(|(ports, udp)| {
+        let send = state(offloads.udp_send, socket::joins_sent(ports.socket(0)));
+        let receive = state(offloads.udp_receive, socket::can_join_received(ports.socket(0)));
+        let count = ports.ports().len();
+        let (underlay, port) = (udp.underlay, udp.port);
+        format!("UDP {underlay} port {port}: {count} source ports, UDP_SEGMENT {send}, UDP_GRO {receive}")
+    }));
+    facts
+}

@@ -1,0 +1,130 @@
+//! Addresses, routes and flags of interfaces, changed by netlink.
+//!
+//! Our routes carry a protocol number of their own, by which those of a killed run are found.
+
+use std::io;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
+
+use super::links::family_number;
+use super::netlink::{self, Netlink, Request};
+use crate::device::host::Family;
+
+/// The protocol number of our routes. 4 to 255 are free to choose (linux/rtnetlink.h); iproute2's rt_protos
+/// names none between 42 and 185.
+pub(super) const PROTOCOL: u8 = 77;
+
+/// The highest metric: any other route to the same prefix wins.
+const LAST_METRIC: u32 = u32::MAX;
+
+/// Length of a route message's own header, in bytes.
+pub(super) const ROUTE_HEADER_LEN: usize = 12;
+
+/// A route of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Into the interface of that index, with a preferred source.
+    Device(IpNet, u32, Option<IpAddr>),
+    /// To nowhere, unless there is another route.
+    Unreachable(IpNet),
+}
+
+impl Route {
+    /// Where it leads.
+    pub(super) fn destination(&self) -> IpNet {
+        match self {
+            Self::Device(net, ..) | Self::Unreachable(net) => *net,
+        }
+    }
+
+    fn request(&self, kind: u16, flags: i32) -> Request {
+        let net = self.destination();
+        let (scope, action) = match self {
+            Self::Device(..) if net.addr().is_ipv4() => (libc::RT_SCOPE_LINK, libc::RTN_UNICAST),
+            Self::Device(..) => (libc::RT_SCOPE_UNIVERSE, libc::RTN_UNICAST),
+            Self::Unreachable(_) => (libc::RT_SCOPE_UNIVERSE, libc::RTN_UNREACHABLE),
+        };
+        let family = family_number(Family::of(&net.addr()));
+        let header =
+            [family, net.prefix_len(), 0, 0, libc::RT_TABLE_MAIN, PROTOCOL, scope, action, 0, 0, 0, 0];
+        let request = Request::new(kind, flags | NLM_F_ACK, &header).address(libc::RTA_DST, net.network());
+        match *self {
+            Self::Unreachable(_) => request.number(libc::RTA_PRIORITY, LAST_METRIC),
+            Self::Device(_, index, None) => request.number(libc::RTA_OIF, index),
+            Self::Device(_, index, Some(source)) => {
+                request.number(libc::RTA_OIF, index).address(libc::RTA_PREFSRC, source)
+            }
+        }
+    }
+
+    /// Adds it; AlreadyExists when the host has one to the same prefix and metric.
+    pub(super) fn add(&self, netlink: &Netlink) -> io::Result<()> {
+        netlink.execute(self.request(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL))
+    }
+
+    /// Removes it; one that has gone with its interface is no error.
+    pub(super) fn remove(&self, netlink: &Netlink) -> io::Result<()> {
+        match netlink.execute(self.request(libc::RTM_DELROUTE, 0)) {
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV | libc::ENETDOWN)) =>
+            {
+                Ok(())
+            }
+            removed => removed,
+        }
+    }
+}
+
+/// All routes of our protocol, of this run or an earlier one.
+pub(super) fn ours(netlink: &Netlink) -> io::Result<Vec<Route>> {
+    let mut found = Vec::new();
+    let request = Request::new(libc::RTM_GETROUTE, NLM_F_DUMP, &[0; ROUTE_HEADER_LEN]);
+    netlink.dump(request, |_, body| found.extend(route_of_ours(body)))?;
+    Ok(found)
+}
+
+fn route_of_ours(body: &[u8]) -> Option<Route> {
+    let (header, rest) = body.split_at_checked(ROUTE_HEADER_LEN)?;
+    if header[5] != PROTOCOL || header[4] != libc::RT_TABLE_MAIN {
+        return None;
+    }
+    let destination = netlink::address(netlink::attribute(rest, libc::RTA_DST)?)?;
+    let net = IpNet::new(destination, header[1]).ok()?;
+    if header[7] == libc::RTN_UNREACHABLE {
+        return Some(Route::Unreachable(net));
+    }
+    let index = netlink::number(netlink::attribute(rest, libc::RTA_OIF)?)?;
+    let source = netlink::attribute(rest, libc::RTA_PREFSRC).and_then(netlink::address);
+    Some(Route::Device(net, index, source))
+}
+
+/// Gives an interface an address. IPv6 skips duplicate detection: nobody else is on the device, and until it
+/// ended nothing could be sent from the address.
+pub(super) fn add_address(netlink: &Netlink, index: u32, net: IpNet) -> io::Result<()> {
+    let flags = libc::IFA_F_PERMANENT | libc::IFA_F_NODAD | libc::IFA_F_NOPREFIXROUTE;
+    let mut header = vec![family_number(Family::of(&net.addr())), net.prefix_len(), 0, 0];
+    header.extend(index.to_ne_bytes());
+    let request = Request::new(libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK, &header)
+        .address(libc::IFA_LOCAL, net.addr())
+        .address(libc::IFA_ADDRESS, net.addr())
+        .number(libc::IFA_FLAGS, flags);
+    match netlink.execute(request) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        added => added,
+    }
+}
+
+/// Sets an interface's MTU and queue length, and brings it up.
+pub(super) fn bring_up(netlink: &Netlink, index: u32, mtu: u32, txqueuelen: u32) -> io::Result<()> {
+    let up = libc::IFF_UP as u32;
+    let mut header = vec![0; 4];
+    header.extend(index.to_ne_bytes());
+    header.extend(up.to_ne_bytes());
+    header.extend(up.to_ne_bytes());
+    let request = Request::new(libc::RTM_NEWLINK, NLM_F_ACK, &header)
+        .number(libc::IFLA_MTU, mtu)
+        .number(libc::IFLA_TXQLEN, txqueuelen);
+    netlink.execute(request)
+}

@@ -1,0 +1,432 @@
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::port::{self, NamespaceLock};
+use super::source_ports::SourcePorts;
+use super::testing::{eventually, in_namespace, ip, run, tcp_checksum_is_right, tcp_packet, with_peer};
+use super::tun::{Tun, TunConfig, TunOffload};
+use super::udp::UdpPool;
+use super::{open, socket, sys};
+use crate::device::config::{DeviceConfig, DeviceError};
+use crate::device::segments::Superpacket;
+use crate::device::{OverlayDevice, UnderlaySocket};
+use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBatch};
+use crate::wire::checksum;
+use crate::wire::flow;
+
+fn tun(name: &str) -> Tun {
+    let config = TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true };
+    Tun::create(&config).unwrap().remove(0)
+}
+
+/// Two devices with the host forwarding between them.
+fn two_tuns() -> (Tun, Tun) {
+    let tuns = (tun("tun-a"), tun("tun-b"));
+    for (name, address) in [("tun-a", "10.1.0.1/24"), ("tun-b", "10.2.0.1/24")] {
+        run("sysctl", &format!("-qw net.ipv6.conf.{name}.disable_ipv6=1"));
+        ip(&format!("address add {address} dev {name}"));
+        ip(&format!("link set {name} up"));
+    }
+    run("sysctl", "-qw net.ipv4.ip_forward=1");
+    tuns
+}
+
+#[test]
+fn a_superpacket_written_to_one_device_is_read_whole_from_another() {
+    in_namespace("superpacket", || {
+        let (mut from, mut to) = two_tuns();
+        assert_eq!(from.offload(), TunOffload::TcpAndUdp);
+        let (bytes, checksum) = tcp_packet(14_000);
+        let mut batch = PacketBatch::new(4, 1);
+        assert!(batch.receive_copy(&bytes));
+        batch.packets[0].segment_len = 1400;
+        batch.packets[0].checksum = checksum;
+        let report = from.send_batch(&batch.pool, &batch.packets);
+        assert_eq!((report.sent, report.refused, report.sent_bytes), (10, 0, 14_040));
+        let mut received = PacketBatch::new(16, 1);
+        assert_eq!(eventually(|| to.recv_batch(&mut received).unwrap()), 1);
+        let packet = received.packets[0];
+        assert_eq!((packet.len(), packet.segment_len, packet.checksum), (14_040, 1400, checksum));
+        assert_eq!(received.pool.bytes(&packet)[20..], bytes[20..]);
+    });
+}
+
+#[test]
+fn g11_a_superpacket_the_device_refuses_goes_as_its_segments() {
+    in_namespace("refused superpacket", || {
+        let (mut from, mut to) = two_tuns();
+        let (bytes, _) = tcp_packet(3000);
+        let mut batch = PacketBatch::new(4, 1);
+        assert!(batch.receive_copy(&bytes));
+        batch.packets[0].segment_len = 1400;
+        let report = from.send_batch(&batch.pool, &batch.packets);
+        assert_eq!((report.sent, report.refused, report.sent_bytes), (3, 0, 3120));
+        let mut received = PacketBatch::new(16, 1);
+        assert_eq!(eventually(|| to.recv_batch(&mut received).unwrap()), 3);
+        let lens: Vec<usize> = received.packets.iter().map(|packet| packet.len()).collect();
+        assert_eq!(lens, [1440, 1440, 240]);
+        assert!(received.packets.iter().all(|packet| tcp_checksum_is_right(received.pool.bytes(packet))));
+    });
+}
+
+#[test]
+fn names_that_are_bad_or_taken_are_named_with_the_remedy() {
+    in_namespace("device names", || {
+        let create = |name: &str| {
+            Tun::create(&TunConfig { name: name.to_owned(), queues: 2, mtu: 1450, superpackets: true })
+                .map(|queues| queues.len())
+        };
+        assert!(matches!(create("a-name-that-is-too-long"), Err(DeviceError::BadName { .. })));
+        assert!(matches!(create("a b"), Err(DeviceError::BadName { .. })));
+        let _held = tun("held");
+        assert!(matches!(create("held"), Err(DeviceError::NameTaken { .. })));
+        assert!(create("lo").unwrap_err().to_string().contains("ip link delete lo"));
+        ip("tuntap add name persistent mode tun multi_queue");
+        assert!(matches!(create("persistent"), Err(DeviceError::NameTaken { .. })));
+        assert_eq!(create("two-queues").unwrap(), 2);
+    });
+}
+
+fn pool(address: &str) -> UdpPool {
+    receiving_pool(address, false)
+}
+
+fn receiving_pool(address: &str, gro: bool) -> UdpPool {
+    let config = DeviceConfig::new("unused", 1450, address.parse().unwrap(), 4789);
+    let lock = Arc::new(NamespaceLock::take(address).unwrap());
+    let config = config.udp().next().unwrap();
+    let receiver = socket::receiving(&config, false).unwrap();
+    if gro {
+        socket::join_received(&receiver).unwrap();
+    }
+    UdpPool::new(receiver, SourcePorts::bind(&config).unwrap(), true, lock)
+}
+
+/// A batch of `count` datagrams of 22 + `bytes` to `remote`.
+fn datagrams(count: usize, bytes: &[u8], remote: &str) -> DatagramBatch {
+    let remote: SocketAddr = remote.parse().unwrap();
+    let mut batch = DatagramBatch::new(64, 1);
+    let payload = [&[9; 22], bytes].concat();
+    for _ in 0..count {
+        assert!(batch.receive_copy(&payload, remote, 0));
+    }
+    batch
+}
+
+#[test]
+fn datagrams_arrive_with_their_tos_and_their_source_port() {
+    in_namespace("tos", || {
+        for (from, to, remote) in
+            [("127.0.0.1", "127.0.0.2", "127.0.0.2:4789"), ("::1", "fd00::1", "[fd00::1]:4789")]
+        {
+            if to == "fd00::1" {
+                ip("address add fd00::1/128 dev lo nodad");
+                // The kernel makes an IPv6 address's local route later than the address.
+                let is_local = || usize::from(ip("-6 route get fd00::1").starts_with("local"));
+                assert_eq!(eventually(is_local), 1);
+            }
+            let (mut a, mut b) = (pool(from), pool(to));
+            let mut batch = datagrams(3, b"payload", remote);
+            for (index, datagram) in batch.datagrams.iter_mut().enumerate() {
+                (datagram.tos, datagram.source_port) = ([0xb9, 0, 0x02][index], 5);
+            }
+            let report = a.send_batch(&batch.pool, &batch.datagrams);
+            assert_eq!((report.sent, report.sent_bytes), (3, 3 * 29));
+            let mut received = DatagramBatch::new(64, 1);
+            assert_eq!(eventually(|| b.recv_batch(&mut received).unwrap()), 3);
+            assert_eq!(
+                received.datagrams.iter().map(|datagram| datagram.tos).collect::<Vec<_>>(),
+                [0xb9, 0, 2]
+            );
+            let ports: Vec<u16> = received.datagrams.iter().map(|datagram| datagram.remote.port()).collect();
+            assert!(ports[0] >= 49_152 && ports.iter().all(|port| *port == ports[0]));
+            assert_eq!(received.datagrams[0].remote.ip(), from.parse::<std::net::IpAddr>().unwrap());
+            assert_eq!(received.pool.bytes(&received.datagrams[2].packet)[22..], *b"payload");
+        }
+    });
+}
+
+#[test]
+fn superpackets_leave_as_segments_with_complete_checksums() {
+    in_namespace("segments", || {
+        let (mut a, mut b) = (pool("127.0.0.1"), pool("127.0.0.2"));
+        let (bytes, checksum) = tcp_packet(30_000);
+        // Eleven of them need more than the arena and more than one sendmmsg take at once.
+        let mut batch = datagrams(11, &bytes, "127.0.0.2:4789");
+        for datagram in &mut batch.datagrams {
+            (datagram.packet.segment_len, datagram.packet.checksum) = (1000, checksum);
+        }
+        let (single, checksum) = tcp_packet(5);
+        assert!(batch.receive_copy(&[&[9; 22], &single[..]].concat(), "127.0.0.2:4789".parse().unwrap(), 0));
+        batch.datagrams[11].packet.checksum = checksum;
+        assert_eq!(a.send_batch(&batch.pool, &batch.datagrams).sent, 331);
+        let mut received = DatagramBatch::new(64, 1);
+        let mut lens = Vec::new();
+        while lens.len() < 331 && eventually(|| b.recv_batch(&mut received).unwrap()) > 0 {
+            for Datagram { packet, .. } in &received.datagrams {
+                let bytes = received.pool.bytes(packet);
+                assert_eq!(bytes[..22], [9; 22]);
+                assert!(tcp_checksum_is_right(&bytes[22..]));
+                assert_eq!((packet.segment_len, packet.checksum), (0, Checksum::Complete));
+                lens.push(bytes.len());
+            }
+        }
+        assert_eq!(lens.iter().filter(|len| **len == 22 + 1040).count(), 330);
+        assert_eq!(lens.last(), Some(&(22 + 45)));
+    });
+}
+
+#[test]
+fn g10_a_dead_peer_and_one_too_long_datagram_keep_nothing_else_back() {
+    in_namespace("dead peer", || {
+        ip("link set lo mtu 1500");
+        let (mut a, mut b) = (pool("127.0.0.1"), pool("127.0.0.2"));
+        let mut batch = datagrams(30, b"alive", "127.0.0.2:4789");
+        for datagram in batch.datagrams.iter_mut().step_by(3) {
+            datagram.remote = "127.0.0.3:4789".parse().unwrap();
+        }
+        assert!(batch.receive_copy(&[0; 2000], "127.0.0.2:4789".parse().unwrap(), 0));
+        assert!(batch.receive_copy(b"last", "127.0.0.2:4789".parse().unwrap(), 0));
+        for _ in 0..20 {
+            let report = a.send_batch(&batch.pool, &batch.datagrams);
+            assert_eq!((report.sent, report.too_long, report.refused, report.queue_full), (31, 1, 0, 0));
+            let mut received = DatagramBatch::new(64, 1);
+            assert_eq!(eventually(|| b.recv_batch(&mut received).unwrap()), 21);
+        }
+    });
+}
+
+#[test]
+fn a_port_held_by_a_kernel_device_or_a_process_is_refused_with_its_name() {
+    in_namespace("port taken", || {
+        ip("link add vx0 type vxlan id 42 dstport 4789 remote 127.0.0.9 dev lo");
+        ip("link set vx0 up");
+        let any = "0.0.0.0".parse().unwrap();
+        let message = port::lock(&[any], 4789).unwrap_err().to_string();
+        assert!(message.contains("UDP port 4789 is taken by the kernel vxlan device vx0"), "{message}");
+        ip("link delete vx0");
+        let holder = UdpSocket::bind("127.0.0.1:4789").unwrap();
+        let message = port::lock(&[any], 4789).unwrap_err().to_string();
+        assert!(message.contains(&format!("process {} (", std::process::id())), "{message}");
+        drop(holder);
+        let _lock = port::lock(&[any], 4789).unwrap();
+        let message = port::lock(&[any], 4789).unwrap_err().to_string();
+        assert!(message.contains("windlass"), "{message}");
+    });
+}
+
+#[test]
+fn opening_twice_is_refused_and_dropping_frees_everything() {
+    in_namespace("open", || {
+        let mut config = DeviceConfig::new("windlass0", 1450, "127.0.0.1".parse().unwrap(), 4789);
+        config.workers = 2;
+        let opened = open(&config).unwrap();
+        assert_eq!((opened.workers.len(), opened.source_ports.len()), (2, 16));
+        assert!(ip("link show windlass0").contains("mtu 1450"));
+        config.name = "windlass1".to_owned();
+        let Err(error) = open(&config) else { panic!("opened twice") };
+        assert!(matches!(error, DeviceError::PortTaken { .. }), "{error}");
+        drop(opened);
+        assert!(!ip("link show").contains("windlass0"));
+        open(&config).unwrap();
+    });
+}
+
+/// A kernel vxlan peer that forwards one TCP superpacket of 10 x 1400 bytes, and then one of UDP of 10 x 1000.
+fn kernel_peer() {
+    let mut pods = tun("pods");
+    for name in ["peer1", "pods"] {
+        run("sysctl", &format!("-qw net.ipv6.conf.{name}.disable_ipv6=1"));
+    }
+    run("sysctl", "-qw net.ipv4.ip_forward=1");
+    ip("address add 192.0.2.2/24 dev peer1");
+    ip("link set peer1 up");
+    ip("address add 10.1.0.1/24 dev pods");
+    ip("link set pods up");
+    ip("link add vx0 type vxlan id 7 dstport 4789 local 192.0.2.2 remote 192.0.2.1 nolearning");
+    run("sysctl", "-qw net.ipv6.conf.vx0.disable_ipv6=1");
+    ip("link set vx0 up");
+    ip("route add 10.2.0.0/16 dev vx0");
+    ip("neighbor add 10.2.0.2 lladdr 02:00:00:00:00:01 dev vx0");
+    let (bytes, checksum) = tcp_packet(14_000);
+    let mut batch = PacketBatch::new(1, 0);
+    assert!(batch.receive_copy(&bytes));
+    (batch.packets[0].segment_len, batch.packets[0].checksum) = (1400, checksum);
+    assert_eq!(pods.send_batch(&batch.pool, &batch.packets).sent, 10);
+    let socket = UdpSocket::bind("10.1.0.1:0").unwrap();
+    sys::set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1000).unwrap();
+    socket.send_to(&[7; 10_000], "10.2.0.2:9").unwrap();
+}
+
+#[test]
+fn c11_superpackets_of_a_kernel_peer_are_received_and_written_whole() {
+    in_namespace("kernel peer", || superpackets_of_a_kernel_peer(false));
+}
+
+#[test]
+fn c11_with_udp_gro_superpackets_of_a_kernel_peer_come_with_the_inner_size() {
+    in_namespace("kernel peer, UDP_GRO", || superpackets_of_a_kernel_peer(true));
+}
+
+fn superpackets_of_a_kernel_peer(gro: bool) {
+    ip("link add peer0 type veth peer name peer1");
+    run("sysctl", "-qw net.ipv6.conf.peer0.disable_ipv6=1");
+    ip("address add 192.0.2.1/24 dev peer0");
+    ip("link set peer0 up");
+    let (mut from, mut to) = two_tuns();
+    let mut socket = receiving_pool("192.0.2.1", gro);
+    with_peer("peer1", kernel_peer, || {
+        let mut received = DatagramBatch::new(1, 0);
+        assert_eq!(eventually(|| socket.recv_batch(&mut received).unwrap()), 1);
+        assert_eq!(received.datagrams[0].remote.ip().to_string(), "192.0.2.2");
+        let mut packet = received.datagrams[0].packet;
+        assert_eq!((packet.len(), packet.segment_len), (22 + 40 + 14_000, 0));
+        packet.pop(22);
+        assert!(!tcp_checksum_is_right(received.pool.bytes(&packet)));
+        (packet.segment_len, packet.checksum) = (1400, Checksum::Partial { start: 20, offset: 16 });
+        assert_eq!(from.send_batch(&received.pool, &[packet]).sent, 10);
+        let mut forwarded = PacketBatch::new(16, 0);
+        assert_eq!(eventually(|| to.recv_batch(&mut forwarded).unwrap()), 1);
+        assert_eq!((forwarded.packets[0].len(), forwarded.packets[0].segment_len), (14_040, 1400));
+        if gro {
+            assert_eq!(eventually(|| socket.recv_batch(&mut received).unwrap()), 1);
+            let packet = received.datagrams[0].packet;
+            assert_eq!((packet.len(), packet.segment_len), (22 + 28 + 10_000, 1000));
+        } else {
+            expect_ten_datagrams(&mut socket);
+        }
+    });
+}
+
+/// With UDP_GRO off the kernel splits UDP superpackets before they reach the socket.
+fn expect_ten_datagrams(socket: &mut UdpPool) {
+    let (mut received, mut datagrams) = (DatagramBatch::new(1, 0), 0);
+    while datagrams < 10 && eventually(|| socket.recv_batch(&mut received).unwrap()) == 1 {
+        let ip = &received.pool.bytes(&received.datagrams[0].packet)[22..];
+        assert_eq!(ip.len(), 28 + 1000);
+        let (src, dst) = ("10.1.0.1".parse().unwrap(), "10.2.0.2".parse().unwrap());
+        assert!(checksum::verify(src, dst, flow::Protocol::UDP, &ip[20..]));
+        datagrams += 1;
+    }
+    assert_eq!(datagrams, 10);
+}
+
+#[test]
+fn datagrams_joined_by_the_sender_arrive_joined_and_in_order() {
+    in_namespace("joined", || {
+        let (mut a, mut b) = (pool("127.0.0.1"), receiving_pool("127.0.0.2", true));
+        let mut batch = DatagramBatch::new(64, 0);
+        // Of one size but for the last, then of another TOS, then longer.
+        let lens_and_tos = [(100, 0), (100, 0), (100, 0), (60, 0), (100, 4), (100, 4), (200, 4)];
+        for (index, (len, tos)) in lens_and_tos.into_iter().enumerate() {
+            assert!(batch.receive_copy(&vec![index as u8; len], "127.0.0.2:4789".parse().unwrap(), tos));
+        }
+        let report = a.send_batch(&batch.pool, &batch.datagrams);
+        assert_eq!((report.sent, report.sent_bytes), (7, 760));
+        let (mut received, mut messages) = (DatagramBatch::new(64, 1), Vec::new());
+        while messages.len() < 3 && eventually(|| b.recv_batch(&mut received).unwrap()) > 0 {
+            messages.extend(received.datagrams.iter().map(|datagram| {
+                let bytes = received.pool.bytes(&datagram.packet);
+                (bytes.len(), datagram.packet.segment_len, datagram.tos, bytes[0], bytes[bytes.len() - 1])
+            }));
+        }
+        assert_eq!(messages, [(360, 100, 0, 0, 3), (200, 100, 4, 4, 5), (200, 0, 4, 6, 6)]);
+    });
+}
+
+/// Frames that arrive in this namespace, as a card would get them.
+fn wiretap() -> Socket {
+    let all = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
+    let socket = Socket::new(Domain::PACKET, Type::RAW, Some(all)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+#[test]
+fn a6_c1_datagrams_leave_with_df_and_a_right_outer_checksum() {
+    in_namespace("outer headers", || {
+        ip("link add left type veth peer name right");
+        run("ethtool", "-K left tx off");
+        ip("link set left addrgenmode none up");
+        ip("link set right addrgenmode none up");
+        ip("address add 192.0.2.1/24 dev left");
+        ip("neighbor add 192.0.2.2 lladdr 02:00:00:00:00:02 dev left");
+        let tap = wiretap();
+        let batch = datagrams(1, b"payload", "192.0.2.2:4789");
+        assert_eq!(pool("192.0.2.1").send_batch(&batch.pool, &batch.datagrams).sent, 1);
+        let mut frame = [0; 2048];
+        let mut read = || sys::read(tap.as_raw_fd(), &mut frame).unwrap_or(0);
+        assert_eq!(eventually(&mut read), 14 + 28 + 29);
+        let datagram = &frame[14..14 + 28 + 29];
+        assert_eq!(datagram[6] & 0x40, 0x40, "DF is set");
+        assert_ne!(datagram[26..28], [0, 0], "a UDP checksum");
+        let (src, dst) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        assert!(checksum::verify(src, dst, flow::Protocol::UDP, &datagram[20..]));
+    });
+}
+
+#[test]
+fn a6_a_zero_outer_checksum_is_accepted() {
+    in_namespace("zero checksum", || {
+        let mut to = receiving_pool("127.0.0.1", true);
+        let from = UdpSocket::bind("127.0.0.2:0").unwrap();
+        sys::set_option(&from, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        from.send_to(b"no checksum", "127.0.0.1:4789").unwrap();
+        let mut batch = DatagramBatch::new(1, 0);
+        assert_eq!(eventually(|| to.recv_batch(&mut batch).unwrap()), 1);
+        assert_eq!(batch.pool.bytes(&batch.datagrams[0].packet), b"no checksum");
+    });
+}
+
+#[test]
+fn g11_where_the_kernel_refuses_joined_datagrams_they_go_singly_and_none_is_lost() {
+    in_namespace("refused", || {
+        ip("link add narrow0 type veth peer name narrow1");
+        for name in ["narrow0", "narrow1"] {
+            run("sysctl", &format!("-qw net.ipv6.conf.{name}.disable_ipv6=1"));
+        }
+        ip("address add 192.0.2.1/24 dev narrow0");
+        // Without checksum offload at egress UDP_SEGMENT fails with EIO.
+        run("ethtool", "-K narrow0 tx off");
+        // No packets of IPv6's own: every packet is counted.
+        ip("link set narrow0 addrgenmode none up");
+        ip("link set narrow1 addrgenmode none up");
+        ip("neighbor add 192.0.2.2 lladdr 02:00:00:00:00:02 dev narrow0");
+        let mut socket = pool("192.0.2.1");
+        let batch = datagrams(40, b"payload", "192.0.2.2:4789");
+        for _ in 0..2 {
+            let report = socket.send_batch(&batch.pool, &batch.datagrams);
+            assert_eq!((report.sent, report.sent_bytes, report.refused), (40, 40 * 29, 0));
+        }
+        let statistics = ip("-s link show narrow1");
+        assert!(statistics.contains(" 80 "), "80 packets: {statistics}");
+    });
+}
+
+#[test]
+fn c10_packets_that_belong_together_are_written_as_one() {
+    in_namespace("joined write", || {
+        let (mut from, mut to) = two_tuns();
+        let (bytes, checksum) = tcp_packet(7000);
+        let mut whole = PacketBatch::new(1, 0);
+        assert!(whole.receive_copy(&bytes));
+        whole.packets[0].checksum = checksum;
+        let superpacket = Superpacket::parse(&bytes, 0, 1400).unwrap();
+        let mut batch = PacketBatch::new(6, 0);
+        for index in 0..5 {
+            let mut segment = vec![0; superpacket.longest()];
+            let len = superpacket.write(index, &mut segment).unwrap();
+            assert!(batch.receive_copy(&segment[..len]));
+        }
+        let report = from.send_batch(&batch.pool, &batch.packets);
+        assert_eq!((report.sent, report.refused, report.sent_bytes), (5, 0, 7040));
+        let mut received = PacketBatch::new(16, 1);
+        assert_eq!(eventually(|| to.recv_batch(&mut received).unwrap()), 1);
+        let packet = received.packets[0];
+        assert_eq!((packet.len(), packet.segment_len, packet.checksum), (7040, 1400, checksum));
+        assert_eq!(received.pool.bytes(&packet)[20..], bytes[20..]);
+    });
+}

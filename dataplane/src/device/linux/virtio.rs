@@ -1,0 +1,116 @@
+//! The virtio network header before each packet of a TUN device.
+//!
+//! Virtual I/O Device (VIRTIO) 1.2 section 5.1.6; `struct virtio_net_hdr` of linux/virtio_net.h, in the host's
+//! byte order as a TUN device has it unless told otherwise.
+
+use crate::device::segments::headers_len;
+use crate::packet::Checksum;
+
+/// Length of the header, in bytes.
+pub(super) const HEADER_LEN: usize = 10;
+
+const NEEDS_CSUM: u8 = 1;
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
+const GSO_ECN: u8 = 0x80;
+
+const TCP_CHECKSUM_OFFSET: u16 = 16;
+const TCP_FLAGS: usize = 13;
+const TCP_CWR: u8 = 0x80;
+
+/// What a received header says of its packet; `None` for a segmentation this program did not ask for (such as
+/// UDP fragmentation).
+pub(super) fn decode(header: &[u8; HEADER_LEN]) -> Option<(u16, Checksum)> {
+    let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+    let checksum = match header[0] & NEEDS_CSUM {
+        0 => Checksum::Complete,
+        _ => Checksum::Partial { start: field(6), offset: field(8) },
+    };
+    match header[1] & !GSO_ECN {
+        GSO_NONE => Some((0, checksum)),
+        GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4 => Some((field(4), checksum)),
+        _ => None,
+    }
+}
+
+/// The header to write before `packet`, which begins with its IP header. `None` for what a header cannot say: a
+/// superpacket with a complete checksum, or offsets outside the packet.
+pub(super) fn encode(packet: &[u8], segment_len: u16, checksum: Checksum) -> Option<[u8; HEADER_LEN]> {
+    let mut header = [0; HEADER_LEN];
+    let Checksum::Partial { start, offset } = checksum else {
+        return (segment_len == 0).then_some(header);
+    };
+    if usize::from(start) + usize::from(offset) + 2 > packet.len() {
+        return None;
+    }
+    header[0] = NEEDS_CSUM;
+    header[6..8].copy_from_slice(&start.to_ne_bytes());
+    header[8..10].copy_from_slice(&offset.to_ne_bytes());
+    if segment_len != 0 {
+        let headers_len = headers_len(packet, checksum).filter(|len| *len <= packet.len())?;
+        header[1] = gso_type(packet, start, offset);
+        header[2..4].copy_from_slice(&u16::try_from(headers_len).ok()?.to_ne_bytes());
+        header[4..6].copy_from_slice(&segment_len.to_ne_bytes());
+    }
+    Some(header)
+}
+
+fn gso_type(packet: &[u8], start: u16, offset: u16) -> u8 {
+    if offset != TCP_CHECKSUM_OFFSET {
+        return GSO_UDP_L4;
+    }
+    let version = if packet[0] >> 4 == 6 { GSO_TCPV6 } else { GSO_TCPV4 };
+    // Only the first segment may carry CWR (RFC 3168 section 6.1.2): the flag says that the kernel must see to it.
+    match packet[usize::from(start) + TCP_FLAGS] & TCP_CWR {
+        0 => version,
+        _ => version | GSO_ECN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(version: u8, start: usize, flags: u8) -> Vec<u8> {
+        let mut packet = vec![0; 3000];
+        packet[0] = version << 4 | 5;
+        packet[start + 12] = 8 << 4;
+        packet[start + TCP_FLAGS] = flags;
+        packet
+    }
+
+    #[test]
+    fn superpackets_survive_the_round_trip() {
+        let cases = [
+            (tcp(4, 20, 0x10), 20, 16, GSO_TCPV4, 52),
+            (tcp(6, 40, 0x10), 40, 16, GSO_TCPV6, 72),
+            (tcp(4, 20, 0x90), 20, 16, GSO_TCPV4 | GSO_ECN, 52),
+            (tcp(4, 20, 0), 20, 6, GSO_UDP_L4, 28),
+        ];
+        for (packet, start, offset, gso, headers_len) in cases {
+            let checksum = Checksum::Partial { start, offset };
+            let header = encode(&packet, 1400, checksum).unwrap();
+            assert_eq!(header[1], gso);
+            assert_eq!(u16::from_ne_bytes([header[2], header[3]]), headers_len);
+            assert_eq!(decode(&header), Some((1400, checksum)));
+        }
+    }
+
+    #[test]
+    fn an_ordinary_packet_has_an_empty_header() {
+        assert_eq!(encode(&[0x45; 40], 0, Checksum::Complete), Some([0; HEADER_LEN]));
+        assert_eq!(decode(&[0; HEADER_LEN]), Some((0, Checksum::Complete)));
+    }
+
+    #[test]
+    fn what_a_header_cannot_say_is_refused() {
+        assert_eq!(encode(&[0x45; 40], 1000, Checksum::Complete), None);
+        assert_eq!(encode(&[0x45; 40], 0, Checksum::Partial { start: 30, offset: 16 }), None);
+        assert_eq!(encode(&[0x45; 37], 9, Checksum::Partial { start: 20, offset: 16 }), None);
+        let mut fragmented = [0; HEADER_LEN];
+        fragmented[1] = 3;
+        assert_eq!(decode(&fragmented), None);
+    }
+}

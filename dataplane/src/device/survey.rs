@@ -1,0 +1,89 @@
+//! What a host is like, seen without changing anything of it: what is checked before a node runs.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::host::LocalAddress;
+
+/// Something that was looked at, or why it could not be seen.
+pub type Seen<T> = Result<T, String>;
+
+/// The host as far as it can be seen. One thing that cannot be seen does not hide the others.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// Whether this process may change the network.
+    pub net_admin: Seen<bool>,
+    /// Whether the TUN driver is there.
+    pub tun: Seen<bool>,
+    /// Whether the program nft is there.
+    pub nft: Seen<bool>,
+    /// All nftables rules, those of iptables-nft among them, as `nft -j list ruleset` prints them.
+    pub ruleset: Seen<String>,
+    /// Rules of iptables, as `iptables-legacy-save` and `iptables-nft-save` print them; empty where neither is in use.
+    pub iptables_rules: Seen<String>,
+    /// IPVS's virtual services, one line each as `/proc/net/ip_vs` has them.
+    pub ipvs: Seen<Vec<String>>,
+    /// Interfaces.
+    pub links: Seen<Vec<SurveyedLink>>,
+    /// Addresses of all interfaces.
+    pub addresses: Seen<Vec<LocalAddress>>,
+    /// The address that packets along each family's default route carry.
+    pub default_routes: Seen<Vec<IpAddr>>,
+    /// The main table's routes.
+    pub routes: Seen<Vec<SurveyedRoute>>,
+    /// Processes of this network namespace, and those whose namespace cannot be seen.
+    pub processes: Seen<Vec<SurveyedProcess>>,
+    /// Who listens on each of the TCP ports that were asked about and is taken.
+    pub tcp_holders: Seen<BTreeMap<u16, String>>,
+    /// Settings by their path below /proc/sys; those this host lacks are absent.
+    pub sysctls: BTreeMap<String, String>,
+    /// flannel's subnet.env; `None` where there is none.
+    pub subnet_env: Seen<Option<String>>,
+    /// The clock, in seconds since 1970.
+    pub clock: i64,
+}
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurveyedLink {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+    /// Its kind, as `ip -d link` names it; `None` for hardware.
+    pub kind: Option<String>,
+    /// The VNI of a vxlan device.
+    pub vxlan_vni: Option<u32>,
+    /// The UDP port of a vxlan device.
+    pub vxlan_port: Option<u16>,
+}
+
+/// A route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedRoute {
+    /// Where it leads.
+    pub destination: IpNet,
+    /// The interface; `None` for a route to nowhere.
+    pub interface: Option<String>,
+    /// The next hop.
+    pub gateway: Option<IpAddr>,
+    /// Whether this program made it, in this run or an earlier one.
+    pub ours: bool,
+    /// Whether a router's advertisement made it.
+    pub advertised: bool,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedProcess {
+    /// Its id.
+    pub id: u32,
+    /// Its name, at most 15 bytes on Linux.
+    pub name: String,
+    /// Whether it certainly is of this network namespace.
+    pub is_here: bool,
+}

@@ -1,0 +1,51 @@
+//! Windows: a Wintun adapter and UDP sockets, for one worker.
+//!
+//! Not here: addresses, routes and forwarding (each asked for returns an error that says what to do by hand),
+//! several workers, the outer TOS byte in either direction, segmentation offload.
+
+mod link;
+mod udp;
+mod wait;
+mod wintun;
+
+use std::sync::Arc;
+
+pub use link::{HostState, default_route_interface, is_managed, local_addresses, probe_vxlan_port, survey};
+
+use super::config::{DeviceConfig, DeviceError, Opened};
+use super::dual_stack::DualStack;
+use super::{Waker, WorkerIo};
+
+/// Opens the overlay device and the sockets: all of it closes when the workers are dropped.
+///
+/// # Errors
+/// Names what could not be opened and the remedy.
+pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
+    let pools = config
+        .udp()
+        .map(|udp| Ok((udp::UdpPool::open(&udp)?, udp)))
+        .collect::<Result<Vec<_>, DeviceError>>()?;
+    let overlay = wintun::WintunDevice::open(config)?;
+    let failed = |error| DeviceError::system("making events to wait for", error);
+    let receivers = pools.iter().map(|(pool, _)| pool.receiver());
+    let wait = wait::EventWait::new(overlay.read_event()?, receivers).map_err(failed)?;
+    let waker: Arc<dyn Waker> = wait.waker();
+    let source_ports = pools.iter().flat_map(|(pool, _)| pool.ports()).copied().collect();
+    let mut facts = vec![format!("Wintun adapter {}: one worker, no offload", config.name)];
+    facts.extend(pools.iter().map(|(pool, udp)| {
+        format!("UDP {} port {}: {} source ports", udp.underlay, udp.port, pool.ports().len())
+    }));
+    let (mut v4, mut v6) = (None, None);
+    for (pool, udp) in pools {
+        *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);
+    }
+    let underlay = DualStack::new(v4, v6);
+    let worker = WorkerIo { overlay: Box::new(overlay), underlay: Box::new(underlay), wait: Box::new(wait) };
+    Ok(Opened {
+        workers: vec![worker],
+        wakers: vec![waker],
+        device: config.name.clone(),
+        source_ports,
+        facts,
+    })
+}

@@ -1,0 +1,399 @@
+//! The packet engine: sans-IO, batch in, batch out, the clock an argument.
+//!
+//! `encap` and `decap` hold the two journeys, each one function from top to bottom. Both ask the flow cache
+//! first and the slow path (`decide`, then `commit`) on a miss.
+
+pub mod commit;
+pub mod decap;
+pub mod decide;
+mod encap;
+pub mod observe;
+mod rate_limit;
+mod respond;
+mod templates;
+pub mod verdict;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::counters::Counters;
+use crate::flow_cache::{CachedAction, FlowCache, IngressId, Octets, TO_OVERLAY};
+use crate::lb::conntrack::Conntrack;
+use crate::lb::fragment::{FragmentKey, FragmentTable};
+use crate::lb::icmp_error::ErrorTranslation;
+use crate::lb::rewrite::{self, Rewrite};
+use crate::offload::segment;
+use crate::packet::{Datagram, PacketBuf, PacketPool};
+use crate::tables::{ForwardingTables, Reader};
+use crate::time::Instant;
+use crate::wire::flow::FlowKey;
+use crate::wire::inner::{Fragment, InnerPacket, fragment_header};
+use crate::wire::protocol::L4;
+use crate::wire::quoted::quoted;
+use crate::wire::tcp::{FIN, RST, SYN};
+
+use commit::NotCommitted;
+use decide::{Decision, Ingress, Related};
+use observe::Silent;
+use templates::Templates;
+use verdict::{DropReason, Egress, Verdict};
+
+/// How the outer DSCP is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dscp {
+    /// The inner packet's (uniform model of RFC 2983).
+    #[default]
+    Copy,
+    /// Always this one, 0 to 63 (pipe model).
+    Fixed(u8),
+}
+
+/// What a deployment may choose about the engine.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Drop packets whose reserved VXLAN bits are set, instead of counting them.
+    pub strict_reserved_bits: bool,
+    /// Accept VXLAN from underlay addresses that are no known VTEP.
+    pub allow_unknown_vteps: bool,
+    /// Outer DSCP.
+    pub dscp: Dscp,
+    /// Flows per worker and address family that the cache holds.
+    pub flow_cache_entries: usize,
+    /// Keys every hash that an adversary could aim at.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            strict_reserved_bits: false,
+            allow_unknown_vteps: false,
+            dscp: Dscp::Copy,
+            flow_cache_entries: 16_384,
+            seed: 0,
+        }
+    }
+}
+
+/// What the engine wants sent. All of it lies in the pool of the batch it was made from.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// For the overlay device.
+    pub packets: Vec<PacketBuf>,
+    /// For the underlay.
+    pub datagrams: Vec<Datagram>,
+}
+
+impl Outbox {
+    /// Forgets everything; the room stays.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+        self.datagrams.clear();
+    }
+}
+
+/// One worker's engine.
+pub struct Engine {
+    reader: Reader,
+    connections: Arc<Conntrack>,
+    counters: Arc<Counters>,
+    settings: Settings,
+    worker: usize,
+    flows_v4: FlowCache<[u8; 4]>,
+    flows_v6: FlowCache<[u8; 16]>,
+    templates: Templates,
+    fragments: FragmentTable,
+    limit: rate_limit::RateLimit,
+}
+
+/// A cached action of either family.
+#[derive(Clone, Copy)]
+enum Action {
+    V4(CachedAction<[u8; 4]>),
+    V6(CachedAction<[u8; 16]>),
+}
+
+/// What is left to do with a packet once it is decided.
+enum Resolved {
+    Forward(Action),
+    ForwardError(ErrorTranslation, Action),
+    EchoReply,
+    Reject(DropReason),
+    Drop(DropReason),
+}
+
+/// Expired entries looked at per call of [`Engine::expire`]: some 20 us of work.
+const EXPIRY_BUDGET: usize = 256;
+
+/// Workers that race for one flow decide again; more rounds than there are workers mean a fault.
+const COMMIT_ROUNDS: usize = 64;
+
+impl Engine {
+    /// An engine for worker number `worker`.
+    pub fn new(
+        reader: Reader,
+        connections: Arc<Conntrack>,
+        counters: Arc<Counters>,
+        settings: Settings,
+        worker: usize,
+    ) -> Self {
+        Self {
+            flows_v4: FlowCache::new(settings.flow_cache_entries, settings.seed),
+            flows_v6: FlowCache::new(settings.flow_cache_entries / 4, settings.seed),
+            reader,
+            connections,
+            counters,
+            settings,
+            worker,
+            templates: Templates::default(),
+            fragments: FragmentTable::default(),
+            limit: rate_limit::RateLimit::default(),
+        }
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Forgets connections that have timed out, within a budget; to be called once per wake-up.
+    pub fn expire(&mut self, now: Instant) {
+        self.connections.expire(self.worker, now, EXPIRY_BUDGET);
+    }
+
+    /// When [`expire`](Self::expire) wants to be called next, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.connections.next_expiry(self.worker)
+    }
+
+    /// The flow cache's answer.
+    #[inline]
+    fn cached(
+        &mut self,
+        tables: &ForwardingTables,
+        packet: &InnerPacket,
+        id: IngressId,
+        now: Instant,
+    ) -> Option<Action> {
+        if !is_cacheable(packet) {
+            return None;
+        }
+        let (flow, connections, tick) = (&packet.flow, &self.connections, now.tick());
+        let action = match flow.src {
+            IpAddr::V4(_) => self.flows_v4.lookup(flow, id, tables, connections, tick).map(Action::V4),
+            IpAddr::V6(_) => self.flows_v6.lookup(flow, id, tables, connections, tick).map(Action::V6),
+        };
+        self.counters.cache_hits.add(u64::from(action.is_some()));
+        action
+    }
+
+    /// What else than its own flow tells where a packet belongs.
+    #[inline]
+    fn related(&self, bytes: &[u8], inner: &InnerPacket, now: Instant) -> Related {
+        if inner.l4 == L4::IcmpError {
+            return quoted(bytes).map_or(Related::Nothing, Related::Quotes);
+        }
+        if inner.fragment == Fragment::Whole {
+            return Related::Nothing;
+        }
+        let Some(header) = fragment_header(bytes) else { return Related::Nothing };
+        let key = FragmentKey::new(&inner.flow, header.ident);
+        match self.fragments.lookup(&key, now) {
+            _ if inner.fragment == Fragment::First => Related::Begins(key),
+            Some((connection, direction)) => Related::PartOf(connection, direction),
+            None => Related::Nothing,
+        }
+    }
+
+    /// The tables' answer, remembered in the flow cache under `id`.
+    #[cold]
+    fn resolve(
+        &mut self,
+        tables: &ForwardingTables,
+        packet: &InnerPacket,
+        related: &Related,
+        ingress: Ingress,
+        id: Option<IngressId>,
+        now: Instant,
+    ) -> Resolved {
+        self.counters.cache_misses.add(1);
+        let decision = match self.decide_and_commit(tables, packet, related, ingress, now) {
+            Ok(decision) => decision,
+            Err(reason) => return Resolved::Drop(reason),
+        };
+        if let (Related::Begins(key), Some((connection, direction))) = (related, decision.connection()) {
+            self.fragments.insert(*key, connection, direction, now);
+        }
+        match &decision.verdict {
+            Verdict::Forward { rewrite, egress } => {
+                let Some(action) = self.action(packet, rewrite.as_ref(), egress) else {
+                    return Resolved::Drop(DropReason::NoBuffer);
+                };
+                if let Some(id) = id.filter(|_| decision.dependencies.is_complete()) {
+                    self.install(tables, packet, id, action, &decision, now);
+                }
+                Resolved::Forward(action)
+            }
+            Verdict::ForwardError { translation, egress } => match self.action(packet, None, egress) {
+                Some(action) => Resolved::ForwardError(*translation, action),
+                None => Resolved::Drop(DropReason::NoBuffer),
+            },
+            Verdict::EchoReply => Resolved::EchoReply,
+            Verdict::Reject(reason) => Resolved::Reject(*reason),
+            Verdict::Drop(reason) => Resolved::Drop(*reason),
+        }
+    }
+
+    fn decide_and_commit(
+        &self,
+        tables: &ForwardingTables,
+        packet: &InnerPacket,
+        related: &Related,
+        ingress: Ingress,
+        now: Instant,
+    ) -> Result<Decision, DropReason> {
+        for _ in 0..COMMIT_ROUNDS {
+            let decision =
+                decide::decide(tables, &self.connections, packet, related, ingress, now, &mut Silent);
+            match commit::commit(&self.connections, &decision, packet, now, self.worker) {
+                Ok(()) => return Ok(decision),
+                Err(NotCommitted::DecideAgain) => {}
+                Err(NotCommitted::Drop(reason)) => return Err(reason),
+            }
+        }
+        Err(DropReason::NoSourcePort)
+    }
+
+    /// `None` when there are more templates than an entry can name.
+    fn action(&mut self, packet: &InnerPacket, rewrite: Option<&Rewrite>, egress: &Egress) -> Option<Action> {
+        let (template, source_port) = match egress {
+            Egress::Overlay => (TO_OVERLAY, 0),
+            Egress::Remote(encapsulation) => {
+                let flow = rewrite.map_or(packet.flow, |rewrite| rewrite.to);
+                (self.template(encapsulation)?, source_port(&flow, packet.fragment))
+            }
+        };
+        Some(match packet.flow.src {
+            IpAddr::V4(_) => Action::V4(CachedAction::new(rewrite, template, source_port)),
+            IpAddr::V6(_) => Action::V6(CachedAction::new(rewrite, template, source_port)),
+        })
+    }
+
+    /// Templates of VTEPs that are gone are forgotten, with all flows, when the numbers run out.
+    fn template(&mut self, encapsulation: &verdict::Encapsulation) -> Option<u16> {
+        self.templates.intern(encapsulation).or_else(|| {
+            self.forget_flows();
+            self.templates.intern(encapsulation)
+        })
+    }
+
+    fn forget_flows(&mut self) {
+        self.templates.clear();
+        self.flows_v4.clear();
+        self.flows_v6.clear();
+    }
+
+    fn install(
+        &mut self,
+        tables: &ForwardingTables,
+        packet: &InnerPacket,
+        id: IngressId,
+        action: Action,
+        decision: &Decision,
+        now: Instant,
+    ) {
+        if packet.fragment != Fragment::Whole || matches!(packet.l4, L4::IcmpError | L4::Icmp) {
+            return;
+        }
+        let connection =
+            decision.connection().map(|(connection, direction)| (Arc::clone(connection), direction));
+        let (flow, at) = (&packet.flow, (tables.generation(), now.tick()));
+        match action {
+            Action::V4(action) => {
+                self.flows_v4.install(flow, id, action, decision.dependencies, connection, at);
+            }
+            Action::V6(action) => {
+                self.flows_v6.install(flow, id, action, decision.dependencies, connection, at);
+            }
+        }
+    }
+}
+
+impl Action {
+    fn template(&self) -> u16 {
+        match self {
+            Self::V4(action) => action.template,
+            Self::V6(action) => action.template,
+        }
+    }
+
+    fn source_port(&self) -> u16 {
+        match self {
+            Self::V4(action) => action.source_port,
+            Self::V6(action) => action.source_port,
+        }
+    }
+
+    /// Rewrites the packet if its flow is translated.
+    fn translate(&self, pool: &mut PacketPool, packet: &PacketBuf, inner: &InnerPacket) {
+        match self {
+            Self::V4(action) => translate(action, pool, packet, inner),
+            Self::V6(action) => translate(action, pool, packet, inner),
+        }
+    }
+}
+
+fn translate<A: Octets>(
+    action: &CachedAction<A>,
+    pool: &mut PacketPool,
+    packet: &PacketBuf,
+    inner: &InnerPacket,
+) {
+    if let Some(new) = action.replacement() {
+        let place = rewrite::Place {
+            protocol: inner.flow.protocol,
+            l4_offset: (inner.fragment != Fragment::Later).then_some(usize::from(inner.l4_offset)),
+            checksum: packet.checksum,
+        };
+        rewrite::apply(pool.bytes_mut(packet), place, new, &action.deltas);
+    }
+}
+
+fn translate_error(
+    pool: &mut PacketPool,
+    packet: &PacketBuf,
+    inner: &InnerPacket,
+    related: &Related,
+    translation: &ErrorTranslation,
+) {
+    if let Related::Quotes(quoted) = related {
+        translation.apply(pool.bytes_mut(packet), usize::from(inner.l4_offset), quoted);
+    }
+}
+
+/// A TCP packet that opens or ends a connection, every fragment and every ICMP message but echo is decided anew.
+fn is_cacheable(packet: &InnerPacket) -> bool {
+    packet.fragment == Fragment::Whole
+        && match packet.l4 {
+            L4::Tcp { flags } => flags & (SYN | FIN | RST) == 0,
+            L4::Udp | L4::EchoRequest | L4::EchoReply | L4::Other => true,
+            L4::IcmpError | L4::Icmp => false,
+        }
+}
+
+/// The outer source port's number in the pool: the same for both directions, and for all fragments of a packet.
+pub fn source_port(flow: &FlowKey, fragment: Fragment) -> u16 {
+    let flow =
+        if fragment == Fragment::Whole { *flow } else { FlowKey { src_port: 0, dst_port: 0, ..*flow } };
+    let hash = flow.symmetric_hash();
+    (hash ^ (hash >> 16)) as u16
+}
+
+/// Wire-size segments that `packet` stands for.
+fn segments(packet: &PacketBuf, inner: &InnerPacket) -> u64 {
+    if packet.segment_len == 0 {
+        return 1;
+    }
+    let headers_len = usize::from(inner.l4_offset) + usize::from(inner.l4_header_len);
+    segment::count(inner.total_len as usize, headers_len, packet.segment_len) as u64
+}

@@ -1,0 +1,52 @@
+//! Applies a decision to the connection table. The only place where a packet changes shared state.
+
+use super::decide::{Decision, Tracked};
+use super::verdict::DropReason;
+use crate::lb::conntrack::{Conntrack, FlowDirection, InsertError};
+use crate::time::Instant;
+use crate::wire::inner::InnerPacket;
+use crate::wire::protocol::L4;
+
+/// Why a decision could not be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotCommitted {
+    /// Another worker changed the table in between: decide again.
+    DecideAgain,
+    /// The packet is dropped.
+    Drop(DropReason),
+}
+
+/// Applies `decision`, made for `packet` at `now`, on behalf of worker `worker`.
+///
+/// # Errors
+/// See [`NotCommitted`]. Nothing has been changed then, but for a connection that was over.
+pub fn commit(
+    connections: &Conntrack,
+    decision: &Decision,
+    packet: &InnerPacket,
+    now: Instant,
+    worker: usize,
+) -> Result<(), NotCommitted> {
+    if let Some(old) = &decision.replaces {
+        connections.remove(old);
+    }
+    let flags = if let L4::Tcp { flags } = packet.l4 { flags } else { 0 };
+    match &decision.tracked {
+        Tracked::No => {}
+        Tracked::Known(connection, direction) => {
+            connections.advance(connection, *direction, flags, now, worker);
+        }
+        Tracked::New(connection, affinity) => {
+            connections.insert(connection, worker).map_err(|error| match error {
+                InsertError::Exists | InsertError::ReplyTaken => NotCommitted::DecideAgain,
+                InsertError::Full => NotCommitted::Drop(DropReason::ConnectionTableFull),
+            })?;
+            connections.advance(connection, FlowDirection::Original, flags, now, worker);
+            if let Some(timeout) = affinity {
+                let (client, vip) = (connection.original.src, connection.vip);
+                connections.remember_affinity(client, vip, connection.backend(), *timeout, now, worker);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,309 @@
+//! The decap journey: from a remote VTEP to a pod of this node, or to the host.
+
+use std::net::IpAddr;
+
+use super::decide::{self, Ingress, Related};
+use super::observe::{Observer, Silent, Step};
+use super::verdict::DropReason;
+use super::{Engine, Outbox, Resolved, Settings, segments, translate_error};
+use crate::flow_cache::TO_OVERLAY;
+use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBuf, PacketPool};
+use crate::tables::ForwardingTables;
+use crate::time::Instant;
+use crate::wire::checksum;
+use crate::wire::ethernet::{self, Ethernet, Mac};
+use crate::wire::inner::{Fragment, InnerPacket};
+use crate::wire::ip::set_ecn;
+use crate::wire::protocol::Protocol;
+use crate::wire::vxlan::{self, Vni, Vxlan};
+
+/// The bytes before the inner IP header.
+const FRAME_OFFSET: usize = vxlan::HEADER_LEN + ethernet::HEADER_LEN;
+
+impl Engine {
+    /// Processes what the underlay socket has received; what is to be sent is added to `out`.
+    pub fn decap(&mut self, batch: &mut DatagramBatch, now: Instant, out: &mut Outbox) {
+        let tables = std::sync::Arc::clone(self.reader.load());
+        for index in 0..batch.datagrams.len() {
+            let datagram = batch.datagrams[index];
+            self.counters.underlay.received_bytes.add(datagram.packet.len() as u64);
+            for packet in gro_parts(&batch.pool, &datagram.packet) {
+                self.decap_packet(&tables, &mut batch.pool, Datagram { packet, ..datagram }, now, out);
+            }
+        }
+    }
+
+    fn decap_packet(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        datagram: Datagram,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        // 1. VXLAN and Ethernet headers, and the lengths of what they carry.
+        let outer = OuterHeader { source: datagram.remote.ip(), tos: datagram.tos };
+        let frame = match Frame::parse(pool.bytes(&datagram.packet)) {
+            Ok(frame) => frame,
+            Err(reason) => return self.drop_received(reason),
+        };
+        let mut packet = datagram.packet;
+        packet.pop(frame.ip_offset);
+        let Ok(inner) = frame.inner(pool.bytes(&packet)) else {
+            return self.drop_received(DropReason::Malformed);
+        };
+        packet.truncate(inner.total_len as usize);
+        mend_superpacket(pool, &mut packet, &inner, tables.local().overlay_mtu);
+        let segments = segments(&packet, &inner);
+        self.counters.underlay.received.add(segments);
+
+        // 2. Is it for us, and from whom it claims to be? A way in that passed before is known by number; the
+        //    rest of the check, the inner source, is what a cached flow has passed.
+        if frame.reserved_bits {
+            if self.settings.strict_reserved_bits {
+                return self.counters.count_drop(DropReason::VxlanReservedBits, segments);
+            }
+            self.counters.reserved_bits.add(segments);
+        }
+        let way_in = (frame.vni, outer.source, frame.dst_mac);
+        let known = self.templates.ingress(way_in);
+        let hit = known.and_then(|id| self.cached(tables, &inner, id, now));
+
+        let related = self.related(pool.bytes(&packet), &inner, now);
+
+        // 3. Else every check, connections (a reply gets its VIP back) and the route.
+        let resolved = match hit {
+            Some(action) => Resolved::Forward(action),
+            None => self.admit_and_resolve(tables, &frame, &outer, &inner, &related, now),
+        };
+        let action = match resolved {
+            Resolved::Forward(action) if action.template() == TO_OVERLAY => action,
+            Resolved::ForwardError(translation, action) if action.template() == TO_OVERLAY => {
+                translate_error(pool, &packet, &inner, &related, &translation);
+                action
+            }
+            Resolved::Drop(reason) => return self.counters.count_drop(reason, segments),
+            Resolved::Forward(_) | Resolved::ForwardError(..) | Resolved::EchoReply | Resolved::Reject(_) => {
+                return self.counters.count_drop(DropReason::DestinationNotLocal, segments);
+            }
+        };
+
+        // 4. ECN (RFC 6040 section 4.2), then translate in place.
+        match decap_ecn(outer.tos, inner.tos) {
+            Some(ecn) if ecn == inner.tos & 0b11 => {}
+            Some(ecn) => set_ecn(pool.bytes_mut(&packet), ecn),
+            None => return self.counters.count_drop(DropReason::EcnIllegal, segments),
+        }
+        action.translate(pool, &packet, &inner);
+        out.packets.push(packet);
+    }
+
+    fn admit_and_resolve(
+        &mut self,
+        tables: &ForwardingTables,
+        frame: &Frame,
+        outer: &OuterHeader,
+        inner: &InnerPacket,
+        related: &Related,
+        now: Instant,
+    ) -> Resolved {
+        if let Err(reason) = admit(tables, &self.settings, frame, outer, inner, &mut Silent) {
+            return Resolved::Drop(reason);
+        }
+        // A VTEP that is merely tolerated has no entry whose change would make its flows stale.
+        let is_known = !tables.fdb().sources(frame.vni, outer.source).is_empty();
+        let way_in = (frame.vni, outer.source, frame.dst_mac);
+        let id = is_known.then(|| self.templates.intern_ingress(way_in));
+        let ingress = Ingress::Underlay { vni: frame.vni, source: outer.source };
+        self.resolve(tables, inner, related, ingress, id, now)
+    }
+
+    fn drop_received(&self, reason: DropReason) {
+        self.counters.underlay.received.add(1);
+        self.counters.count_drop(reason, 1);
+    }
+}
+
+/// What is known of the outer headers of a received datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct OuterHeader {
+    /// The sender's underlay address.
+    pub source: IpAddr,
+    /// TOS byte or traffic class.
+    pub tos: u8,
+}
+
+/// A VXLAN header and the inner Ethernet header behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// Network.
+    pub vni: Vni,
+    /// Whether any of the 39 reserved bits is set.
+    pub reserved_bits: bool,
+    /// Inner Ethernet destination.
+    pub dst_mac: Mac,
+    is_v4: bool,
+    /// Where the inner IP header begins; an 802.1Q tag is skipped (RFC 7348 section 6.1).
+    pub ip_offset: usize,
+}
+
+impl Frame {
+    /// Parses a UDP payload.
+    ///
+    /// # Errors
+    /// Truncated, without a VNI, or with something other than IP inside.
+    pub fn parse(payload: &[u8]) -> Result<Self, DropReason> {
+        let vxlan = Vxlan::new_checked(payload).map_err(|_| DropReason::VxlanTruncated)?;
+        let frame = Ethernet::new_checked(vxlan.payload()).map_err(|_| DropReason::VxlanTruncated)?;
+        if !vxlan.has_vni() {
+            return Err(DropReason::VxlanNoVni);
+        }
+        let (ethertype, ip_offset) = match frame.ethertype() {
+            ethernet::VLAN => match frame.payload() {
+                [_, _, high, low, ..] => {
+                    (u16::from_be_bytes([*high, *low]), FRAME_OFFSET + ethernet::VLAN_TAG_LEN)
+                }
+                _ => return Err(DropReason::VxlanTruncated),
+            },
+            ethertype => (ethertype, FRAME_OFFSET),
+        };
+        let is_v4 = match ethertype {
+            ethernet::IPV4 => true,
+            ethernet::IPV6 => false,
+            _ => return Err(DropReason::InnerEthertype),
+        };
+        let (vni, reserved_bits) = (vxlan.vni(), vxlan.reserved_bits());
+        Ok(Self { vni, reserved_bits, dst_mac: frame.dst(), is_v4, ip_offset })
+    }
+
+    /// Parses the inner packet.
+    ///
+    /// # Errors
+    /// Malformed, or of another version than the ethertype says.
+    pub fn inner(&self, bytes: &[u8]) -> Result<InnerPacket, DropReason> {
+        let inner = InnerPacket::parse(bytes).map_err(|_| DropReason::Malformed)?;
+        if inner.flow.src.is_ipv4() == self.is_v4 { Ok(inner) } else { Err(DropReason::Malformed) }
+    }
+}
+
+/// Every check of a packet from the underlay that looks at addresses: network, sender, inner MAC, inner source
+/// and destination.
+///
+/// # Errors
+/// The reason to drop it.
+pub fn admit<O: Observer>(
+    tables: &ForwardingTables,
+    settings: &Settings,
+    frame: &Frame,
+    outer: &OuterHeader,
+    inner: &InnerPacket,
+    observer: &mut O,
+) -> Result<(), DropReason> {
+    let Some(own) = tables.local().vteps.get(&frame.vni) else {
+        return Err(DropReason::UnknownVni);
+    };
+    let senders = tables.fdb().sources(frame.vni, outer.source);
+    let tolerated = senders.is_empty() && settings.allow_unknown_vteps;
+    if senders.is_empty() && !tolerated {
+        return Err(DropReason::UnknownVtep);
+    }
+    if !own.owns(frame.dst_mac) {
+        return Err(DropReason::InnerMacNotOurs);
+    }
+    if let Some(reason) = decide::inner_addresses(tables, &inner.flow) {
+        return Err(reason);
+    }
+    if !tolerated && !senders.iter().any(|vtep| vtep.may_send_from(inner.flow.src)) {
+        return Err(DropReason::SourceSpoofed);
+    }
+    observer.observe(Step::Admitted(frame.vni, senders));
+    Ok(())
+}
+
+/// The inner ECN field of a decapsulated packet, `None` when it must be dropped: RFC 6040 figure 4.
+pub fn decap_ecn(outer_tos: u8, inner_tos: u8) -> Option<u8> {
+    const NOT_ECT: u8 = 0b00;
+    const ECT_1: u8 = 0b01;
+    const CE: u8 = 0b11;
+    match (outer_tos & 0b11, inner_tos & 0b11) {
+        (CE, NOT_ECT) => None,
+        (_, NOT_ECT) => Some(NOT_ECT),
+        (CE, _) | (_, CE) => Some(CE),
+        (ECT_1, _) => Some(ECT_1),
+        (_, inner) => Some(inner),
+    }
+}
+
+/// The VXLAN packets in one received buffer. With UDP_GRO the kernel joins datagrams of one size and says the
+/// size; but for an inner UDP superpacket of a local kernel peer the size it says is the inner one (C11).
+fn gro_parts(pool: &PacketPool, packet: &PacketBuf) -> impl Iterator<Item = PacketBuf> + use<> {
+    let (packet, len) = (*packet, packet.len());
+    let stride = match usize::from(packet.segment_len) {
+        0 => len.max(1),
+        stride if first_datagram_len(pool.bytes(&packet)).is_some_and(|first| first > stride) => len.max(1),
+        stride => stride,
+    };
+    let whole = stride >= len;
+    (0..len.div_ceil(stride).max(1)).map(move |index| {
+        if whole {
+            return packet;
+        }
+        packet.slice(index * stride, stride.min(len - index * stride))
+    })
+}
+
+fn first_datagram_len(payload: &[u8]) -> Option<usize> {
+    let frame = Frame::parse(payload).ok()?;
+    let inner = InnerPacket::parse(&payload[frame.ip_offset..]).ok()?;
+    Some(frame.ip_offset + inner.total_len as usize)
+}
+
+/// A kernel peer on the same host hands over what it would give to a network card: a partial checksum, and
+/// several segments as one packet (C11). Both are passed on to the device as such.
+fn mend_superpacket(pool: &PacketPool, packet: &mut PacketBuf, inner: &InnerPacket, mtu: u32) {
+    let told = std::mem::take(&mut packet.segment_len);
+    let checksum_offset = match inner.flow.protocol {
+        Protocol::TCP => 16_u16,
+        Protocol::UDP => 6,
+        _ => return,
+    };
+    if inner.fragment != Fragment::Whole {
+        return;
+    }
+    let bytes = pool.bytes(packet);
+    let at = usize::from(inner.l4_offset + checksum_offset);
+    let Some(field) = bytes.get(at..at + 2) else { return };
+    let l4_len = inner.total_len - u32::from(inner.l4_offset);
+    let pseudo = checksum::pseudo_header(inner.flow.src, inner.flow.dst, inner.flow.protocol, l4_len);
+    if field != checksum::fold(pseudo).to_be_bytes() {
+        return;
+    }
+    packet.checksum = Checksum::Partial { start: inner.l4_offset, offset: checksum_offset };
+    let headers_len = inner.l4_offset + inner.l4_header_len;
+    let from_mtu = (mtu.min(u32::from(u16::MAX)) as u16).saturating_sub(headers_len);
+    let segment_len = if told == 0 { from_mtu } else { told };
+    if inner.total_len > mtu && segment_len > 0 {
+        packet.segment_len = segment_len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b2_ecn_follows_rfc_6040_figure_4() {
+        // Rows: inner Not-ECT, ECT(0), ECT(1), CE. Columns: outer Not-ECT, ECT(0), ECT(1), CE.
+        let table: [(u8, [Option<u8>; 4]); 4] = [
+            (0b00, [Some(0b00), Some(0b00), Some(0b00), None]),
+            (0b10, [Some(0b10), Some(0b10), Some(0b01), Some(0b11)]),
+            (0b01, [Some(0b01), Some(0b01), Some(0b01), Some(0b11)]),
+            (0b11, [Some(0b11), Some(0b11), Some(0b11), Some(0b11)]),
+        ];
+        for (inner, row) in table {
+            for (outer, expected) in [0b00, 0b10, 0b01, 0b11].into_iter().zip(row) {
+                assert_eq!(decap_ecn(outer, inner), expected, "outer {outer:02b}, inner {inner:02b}");
+            }
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The slow path: what the tables and the connections say about one packet. Pure: nothing is changed here,
+//! so that `trace` can ask the same question. `commit` applies what was decided.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::observe::{Observer, Step};
+use super::verdict::{DropReason, Egress, Encapsulation, Verdict};
+use crate::flow_cache::Dependencies;
+use crate::lb::conntrack::{Connection, Conntrack, FlowDirection};
+use crate::lb::fragment::FragmentKey;
+use crate::lb::icmp_error::ErrorTranslation;
+use crate::lb::rewrite::Rewrite;
+use crate::tables::{Entry, ForwardingTables, NextHop, Service, Vip, WhenEmpty};
+use crate::time::Instant;
+use crate::wire::flow::FlowKey;
+use crate::wire::inner::{Fragment, InnerPacket};
+use crate::wire::protocol::{L4, Protocol};
+use crate::wire::quoted::Quoted;
+use crate::wire::tcp::{ACK, RST, SYN};
+use crate::wire::vxlan::Vni;
+
+/// Where a packet came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ingress {
+    /// From a pod of this node or from the host, through the overlay device.
+    Overlay,
+    /// From a peer, having passed every admission check.
+    Underlay {
+        /// Network.
+        vni: Vni,
+        /// The peer's underlay address.
+        source: IpAddr,
+    },
+}
+
+/// What is to become of a packet, what it rests on, and what `commit` must do.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The end.
+    pub verdict: Verdict,
+    /// The connection it belongs to or opens.
+    pub tracked: Tracked,
+    /// A connection whose place it takes.
+    pub replaces: Option<Arc<Connection>>,
+    /// The table entries it rests on.
+    pub dependencies: Dependencies,
+}
+
+/// How a packet relates to the connection table.
+#[derive(Clone, Debug)]
+pub enum Tracked {
+    /// Not at all.
+    No,
+    /// Part of a known connection.
+    Known(Arc<Connection>, FlowDirection),
+    /// Opens one.
+    New(Arc<Connection>, Option<Duration>),
+}
+
+impl Decision {
+    /// The connection the packet belongs to, and which way it goes.
+    pub fn connection(&self) -> Option<(&Arc<Connection>, FlowDirection)> {
+        match &self.tracked {
+            Tracked::No => None,
+            Tracked::Known(connection, direction) => Some((connection, *direction)),
+            Tracked::New(connection, _) => Some((connection, FlowDirection::Original)),
+        }
+    }
+}
+
+/// What else than its own flow tells where a packet belongs.
+#[derive(Clone, Debug)]
+pub enum Related {
+    /// Nothing.
+    Nothing,
+    /// An ICMP error quotes another packet.
+    Quotes(Quoted),
+    /// A first fragment: the later ones will have no ports.
+    Begins(FragmentKey),
+    /// A later fragment of a packet whose first one belonged to a connection.
+    PartOf(Arc<Connection>, FlowDirection),
+}
+
+/// Decides one packet.
+pub fn decide<O: Observer>(
+    tables: &ForwardingTables,
+    connections: &Conntrack,
+    packet: &InnerPacket,
+    related: &Related,
+    ingress: Ingress,
+    now: Instant,
+    observer: &mut O,
+) -> Decision {
+    let mut decider = Decider {
+        tables,
+        connections,
+        packet,
+        ingress,
+        now,
+        observer,
+        dependencies: Dependencies::default(),
+        tracked: Tracked::No,
+        replaces: None,
+    };
+    decider.depend(Entry::Local);
+    if let Ingress::Underlay { vni, source } = ingress {
+        decider.depend(Entry::Source(vni, source));
+    }
+    let verdict = match related {
+        Related::Quotes(quoted) => match connections.lookup(&quoted.flow.reversed()) {
+            Some((connection, direction)) => decider.error_about(&connection, direction),
+            None => decider.decide(),
+        },
+        Related::PartOf(connection, direction) => decider.follow(Arc::clone(connection), *direction),
+        Related::Nothing | Related::Begins(_) => decider.decide(),
+    };
+    let verdict = verdict.unwrap_or_else(Verdict::from);
+    if let Verdict::Drop(reason) | Verdict::Reject(reason) = &verdict {
+        decider.observer.observe(Step::Dropped(*reason));
+    }
+    Decision {
+        verdict,
+        tracked: decider.tracked,
+        replaces: decider.replaces,
+        dependencies: decider.dependencies,
+    }
+}
+
+struct Decider<'a, O> {
+    tables: &'a ForwardingTables,
+    connections: &'a Conntrack,
+    packet: &'a InnerPacket,
+    ingress: Ingress,
+    now: Instant,
+    observer: &'a mut O,
+    dependencies: Dependencies,
+    tracked: Tracked,
+    replaces: Option<Arc<Connection>>,
+}
+
+/// Ends the journey early.
+#[derive(Clone, Copy)]
+enum Stop {
+    Drop(DropReason),
+    Reject(DropReason),
+}
+
+impl From<Stop> for Verdict {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Drop(reason) => Self::Drop(reason),
+            Stop::Reject(reason) => Self::Reject(reason),
+        }
+    }
+}
+
+type Outcome = Result<Verdict, Stop>;
+
+fn dropped<T>(reason: DropReason) -> Result<T, Stop> {
+    Err(Stop::Drop(reason))
+}
+
+impl<O: Observer> Decider<'_, O> {
+    fn decide(&mut self) -> Outcome {
+        if let Some((connection, direction)) = self.known_connection() {
+            return self.follow(connection, direction);
+        }
+        let dst = self.packet.flow.dst;
+        let local = self.tables.local();
+        if self.ingress == Ingress::Overlay {
+            if self.tables.services().is_vip(dst) {
+                return self.balance();
+            }
+            if dst == local.source_vip(dst) {
+                return dropped(DropReason::NoConnection);
+            }
+            if is_never_a_destination(dst) {
+                return dropped(DropReason::DestinationInvalid);
+            }
+            if local.in_service_cidr(dst) {
+                return dropped(DropReason::NoSuchService);
+            }
+        }
+        let next_hop = self.route(dst)?;
+        match (self.ingress, next_hop) {
+            (Ingress::Overlay, NextHop::Overlay) => dropped(DropReason::LocalPodNotOnHost),
+            (Ingress::Overlay, NextHop::Host) if local.in_cluster_cidr(dst) => dropped(DropReason::NoRoute),
+            (Ingress::Overlay, NextHop::Host) => dropped(DropReason::OutsideOverlay),
+            (Ingress::Overlay, NextHop::Remote { .. }) => self.forward(None, next_hop),
+            (Ingress::Underlay { .. }, NextHop::Overlay) => self.forward(None, next_hop),
+            (Ingress::Underlay { .. }, NextHop::Host) if local.addresses.contains(&dst) => {
+                self.forward(None, next_hop)
+            }
+            (Ingress::Underlay { .. }, _) => dropped(DropReason::DestinationNotLocal),
+        }
+    }
+
+    /// An error about a translated packet goes to whoever sent that packet. It neither refreshes nor ends the
+    /// connection.
+    fn error_about(&mut self, connection: &Connection, direction: FlowDirection) -> Outcome {
+        self.observer.observe(Step::Connection(connection, direction));
+        let translation = ErrorTranslation::new(connection, direction, self.packet.flow.src);
+        let next_hop = self.route(translation.dst)?;
+        let egress = self.egress(next_hop)?;
+        Ok(Verdict::ForwardError { translation, egress })
+    }
+
+    /// The connection this packet belongs to. One that is over, or whose UDP backend is gone, is left to be
+    /// replaced.
+    fn known_connection(&mut self) -> Option<(Arc<Connection>, FlowDirection)> {
+        if !is_trackable(self.packet) {
+            return None;
+        }
+        let (connection, direction) = self.connections.lookup(&self.packet.flow)?;
+        if direction == FlowDirection::Original && self.must_be_reopened(&connection) {
+            self.observer.observe(Step::ConnectionOver(&connection));
+            self.replaces = Some(connection);
+            return None;
+        }
+        self.observer.observe(Step::Connection(&connection, direction));
+        Some((connection, direction))
+    }
+
+    /// UDP leaves a backend that no longer serves; an established TCP connection never does (kube-proxy's
+    /// conntrack clean-up deletes UDP entries alone).
+    fn must_be_reopened(&mut self, connection: &Connection) -> bool {
+        self.depend(Entry::Service(connection.vip));
+        let service = self.tables.services().lookup(connection.vip);
+        let serves = service.is_some_and(|service| service.serves(connection.backend()));
+        match self.packet.l4 {
+            L4::Tcp { flags } if flags & (SYN | ACK) == SYN => {
+                connection.tcp_state().is_over() || !connection.is_replied() && !serves
+            }
+            L4::Tcp { .. } => false,
+            _ => !serves,
+        }
+    }
+
+    fn follow(&mut self, connection: Arc<Connection>, direction: FlowDirection) -> Outcome {
+        let to = connection.translated(direction);
+        self.tracked = Tracked::Known(connection, direction);
+        let next_hop = self.route_translated(to.dst)?;
+        self.forward(Some(to), next_hop)
+    }
+
+    fn balance(&mut self) -> Outcome {
+        let packet = self.packet;
+        if packet.fragment == Fragment::Later {
+            return dropped(DropReason::ServiceFragment);
+        }
+        match packet.l4 {
+            L4::EchoRequest if packet.fragment == Fragment::Whole => return Ok(Verdict::EchoReply),
+            L4::EchoRequest => return dropped(DropReason::ServiceFragment),
+            L4::Tcp { .. } | L4::Udp => {}
+            L4::EchoReply | L4::IcmpError | L4::Icmp | L4::Other => {
+                return dropped(DropReason::UnsupportedProtocol);
+            }
+        }
+        let vip = Vip { addr: packet.flow.dst, port: packet.flow.dst_port, protocol: packet.flow.protocol };
+        let Some(service) = self.tables.services().lookup(vip) else {
+            return Err(Stop::Reject(DropReason::UnservedPort));
+        };
+        let service = Arc::clone(service);
+        self.observer.observe(Step::Service(&service));
+        self.depend(Entry::Service(vip));
+        if matches!(packet.l4, L4::Tcp { flags } if flags & RST != 0) {
+            return dropped(DropReason::NoConnection);
+        }
+        let backend = self.choose(&service)?;
+        self.open(&service, backend)
+    }
+
+    fn choose(&mut self, service: &Service) -> Result<SocketAddr, Stop> {
+        let flow = &self.packet.flow;
+        if service.affinity.is_some()
+            && let Some(backend) = self.connections.affinity(flow.src, service.vip, self.now)
+            && service.backends.binary_search(&backend).is_ok()
+        {
+            self.observer.observe(Step::Affinity(backend));
+            return Ok(backend);
+        }
+        match service.select(flow.fixed_hash()) {
+            Some(backend) => {
+                self.observer.observe(Step::Backend(backend));
+                Ok(backend)
+            }
+            None => Err(match service.when_empty {
+                WhenEmpty::Reject => Stop::Reject(DropReason::NoEndpoint),
+                WhenEmpty::Drop => Stop::Drop(DropReason::NoLocalEndpoint),
+            }),
+        }
+    }
+
+    fn open(&mut self, service: &Service, backend: SocketAddr) -> Outcome {
+        let next_hop = self.route_translated(backend.ip())?;
+        let source = self.translated_source(next_hop);
+        let reply = self.free_reply(backend, source)?;
+        let connection = Arc::new(Connection::new(self.packet.flow, reply, self.now));
+        let to = connection.translated(FlowDirection::Original);
+        self.tracked = Tracked::New(connection, service.affinity);
+        self.forward(Some(to), next_hop)
+    }
+
+    /// The reply must come back through us. From a pod of this node or from any host it would not, unless it
+    /// is addressed to the source VIP; from another node's pod it does if the source is one of the overlay's.
+    fn translated_source(&self, next_hop: NextHop) -> IpAddr {
+        let src = self.packet.flow.src;
+        let local = self.tables.local();
+        match next_hop {
+            NextHop::Overlay | NextHop::Host => local.source_vip(src),
+            NextHop::Remote { .. } if local.in_cluster_cidr(src) => src,
+            NextHop::Remote { .. } => local.base(src).unwrap_or(src),
+        }
+    }
+
+    /// The first reply flow that no other connection has: the client's own source port if it can be.
+    fn free_reply(&self, backend: SocketAddr, source: IpAddr) -> Result<FlowKey, Stop> {
+        let flow = &self.packet.flow;
+        let own_port = flow.src_port;
+        let seed = flow.fixed_hash() as u16;
+        let replaced = self.replaces.as_ref().map(|connection| connection.reply);
+        let others =
+            (0..SOURCE_PORT_TRIES).map(|i| FIRST_SOURCE_PORT | seed.wrapping_add(i.wrapping_mul(7_919)));
+        std::iter::once(own_port)
+            .chain(others)
+            .map(|port| FlowKey {
+                src: backend.ip(),
+                src_port: backend.port(),
+                dst: source,
+                dst_port: port,
+                protocol: flow.protocol,
+            })
+            .find(|reply| replaced == Some(*reply) || !self.connections.is_taken(reply))
+            .ok_or(Stop::Drop(DropReason::NoSourcePort))
+    }
+
+    /// The host would give a pod's address that no node has right back to us.
+    fn route_translated(&mut self, dst: IpAddr) -> Result<NextHop, Stop> {
+        let next_hop = self.route(dst)?;
+        let local = self.tables.local();
+        let comes_back = next_hop == NextHop::Host && local.in_cluster_cidr(dst);
+        if comes_back && !local.addresses.contains(&dst) {
+            dropped(DropReason::NoRoute)
+        } else {
+            Ok(next_hop)
+        }
+    }
+
+    fn route(&mut self, dst: IpAddr) -> Result<NextHop, Stop> {
+        let Some((prefix, next_hop)) = self.tables.routes().lookup(dst) else {
+            return dropped(DropReason::NoRoute);
+        };
+        self.observer.observe(Step::Route(prefix, next_hop));
+        self.depend(Entry::Route(prefix));
+        Ok(next_hop)
+    }
+
+    fn forward(&mut self, to: Option<FlowKey>, next_hop: NextHop) -> Outcome {
+        let egress = self.egress(next_hop)?;
+        let rewrite = to.map(|to| {
+            self.observer.observe(Step::Translated(to));
+            Rewrite::new(&self.packet.flow, &to)
+        });
+        Ok(Verdict::Forward { rewrite, egress })
+    }
+
+    fn egress(&mut self, next_hop: NextHop) -> Result<Egress, Stop> {
+        Ok(match next_hop {
+            NextHop::Overlay | NextHop::Host => Egress::Overlay,
+            NextHop::Remote { vni, gateway } => Egress::Remote(self.encapsulation(vni, gateway)?),
+        })
+    }
+
+    fn encapsulation(&mut self, vni: Vni, gateway: IpAddr) -> Result<Encapsulation, Stop> {
+        let Some(dst_mac) = self.tables.neighbors().lookup(vni, gateway) else {
+            return dropped(DropReason::NoNeighbor);
+        };
+        self.observer.observe(Step::Neighbor(vni, gateway, dst_mac));
+        self.depend(Entry::Neighbor(vni, gateway));
+        let Some(vtep) = self.tables.fdb().lookup(vni, dst_mac) else {
+            return dropped(DropReason::NoFdbEntry);
+        };
+        self.observer.observe(Step::Fdb(vni, dst_mac, vtep));
+        self.depend(Entry::Fdb(vni, dst_mac));
+        let own = self.tables.local().vteps.get(&vni);
+        let src_mac = own.and_then(|own| if gateway.is_ipv4() { own.mac_v4 } else { own.mac_v6 });
+        let Some(src_mac) = src_mac else {
+            return dropped(DropReason::NoLocalVtep);
+        };
+        Ok(Encapsulation { vni, dst_mac, src_mac, remote: vtep.addr, path_mtu: vtep.path_mtu.clone() })
+    }
+
+    fn depend(&mut self, entry: Entry) {
+        self.dependencies.push(self.tables.epochs().dependency(entry));
+    }
+}
+
+/// IANA's dynamic ports: what a translated source port is chosen from when the client's own is taken.
+const FIRST_SOURCE_PORT: u16 = 0xc000;
+
+/// Enough that a refusal means thousands of clients on one backend port.
+const SOURCE_PORT_TRIES: u16 = 64;
+
+fn is_trackable(packet: &InnerPacket) -> bool {
+    packet.fragment != Fragment::Later && matches!(packet.flow.protocol, Protocol::TCP | Protocol::UDP)
+}
+
+/// Loopback, link-local, multicast, broadcast and unspecified addresses: a TUN device of a Linux host also
+/// carries the host's own multicast (router solicitations, MLD reports).
+fn is_never_a_destination(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => {
+            addr.is_loopback()
+                || addr.is_link_local()
+                || addr.is_multicast()
+                || addr.is_broadcast()
+                || addr.octets()[0] == 0
+        }
+        IpAddr::V6(addr) => {
+            addr.is_loopback() || addr.is_unicast_link_local() || addr.is_multicast() || addr.is_unspecified()
+        }
+    }
+}
+
+/// The same for inner sources (REQUIREMENTS E3).
+pub(super) fn is_never_a_source(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => {
+            addr.is_loopback() || addr.is_multicast() || addr.is_broadcast() || addr.octets()[0] == 0
+        }
+        IpAddr::V6(addr) => addr.is_loopback() || addr.is_multicast() || addr.is_unspecified(),
+    }
+}
+
+/// What is wrong with the inner addresses of a packet from a peer (E3, E4), if anything.
+pub(super) fn inner_addresses(tables: &ForwardingTables, flow: &FlowKey) -> Option<DropReason> {
+    let local = tables.local();
+    let is_ours = |addr: IpAddr| {
+        local.addresses.contains(&addr) || local.pod_cidrs.iter().any(|cidr| cidr.contains(&addr))
+    };
+    if is_never_a_source(flow.src) || is_ours(flow.src) {
+        return Some(DropReason::SourceInvalid);
+    }
+    (is_never_a_destination(flow.dst)).then_some(DropReason::DestinationInvalid)
+}

@@ -1,0 +1,74 @@
+//! What can become of a packet.
+
+use std::net::SocketAddr;
+
+pub use crate::drop_reason::DropReason;
+use crate::lb::icmp_error::ErrorTranslation;
+use crate::lb::rewrite::Rewrite;
+use crate::tables::fdb::PathMtu;
+use crate::wire::ethernet::Mac;
+use crate::wire::vxlan::Vni;
+
+/// The end of a packet's journey through the tables.
+#[derive(Clone, Debug)]
+pub enum Verdict {
+    /// Translate if need be, and send.
+    Forward {
+        /// New addresses and ports.
+        rewrite: Option<Rewrite>,
+        /// Where to.
+        egress: Egress,
+    },
+    /// An ICMP error about a translated packet: translate it and what it quotes, and send.
+    ForwardError {
+        /// What it becomes.
+        translation: ErrorTranslation,
+        /// Where to.
+        egress: Egress,
+    },
+    /// Drop, and tell the sender: TCP RST, otherwise ICMP port unreachable.
+    Reject(DropReason),
+    /// Turn an ICMP echo request to a VIP into its reply.
+    EchoReply,
+    /// Drop.
+    Drop(DropReason),
+}
+
+/// Where a packet leaves.
+#[derive(Clone, Debug)]
+pub enum Egress {
+    /// Into the overlay device: a pod of this node, or the host.
+    Overlay,
+    /// To a remote VTEP.
+    Remote(Encapsulation),
+}
+
+/// Everything the outer headers of a flow need.
+#[derive(Clone, Debug)]
+pub struct Encapsulation {
+    /// Network.
+    pub vni: Vni,
+    /// Inner Ethernet destination: the remote VTEP's MAC.
+    pub dst_mac: Mac,
+    /// Inner Ethernet source: ours.
+    pub src_mac: Mac,
+    /// The remote VTEP's address and port.
+    pub remote: SocketAddr,
+    /// What has been learned about the path there.
+    pub path_mtu: PathMtu,
+}
+
+impl Encapsulation {
+    /// The longest inner IP packet in bytes that fits: the device's MTU, or what was learned of the path.
+    pub fn inner_mtu(&self, overlay_mtu: u32) -> u32 {
+        let outer_len = if self.remote.is_ipv4() { OUTER_V4_LEN } else { OUTER_V6_LEN };
+        let path = self.path_mtu.get().map(|mtu| mtu.saturating_sub(outer_len));
+        path.unwrap_or(u32::MAX).min(overlay_mtu)
+    }
+}
+
+/// Outer IPv4, UDP, VXLAN and inner Ethernet, in bytes.
+const OUTER_V4_LEN: u32 = 20 + 8 + 8 + 14;
+
+/// The same with outer IPv6.
+const OUTER_V6_LEN: u32 = 40 + 8 + 8 + 14;

@@ -1,0 +1,10 @@
+//! The service load balancer's parts: who is chosen, what is remembered, how a packet is rewritten.
+//!
+//! Pure functions and one shared store; nothing here knows tables or devices.
+
+pub mod conntrack;
+pub mod fragment;
+pub mod icmp_error;
+pub mod rewrite;
+pub mod select;
+pub mod tcp_state;

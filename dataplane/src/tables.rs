@@ -1,0 +1,26 @@
+//! What control feeds the engine: one immutable snapshot at a time.
+//!
+//! Control compiles a whole [`TableSet`] and gives it to the [`Writer`]. The writer compares it with the one
+//! before, keeps what did not change (an `Arc` per table), and publishes a [`ForwardingTables`]. Workers look
+//! at the newest snapshot once per batch through a [`Reader`].
+//!
+//! Every entry has a stable slot with an epoch, and a cached flow names the [`Dependency`]s it was decided
+//! under: a change makes stale only the flows that depend on it.
+
+pub mod epochs;
+pub mod fdb;
+pub mod local;
+pub mod neighbor;
+pub mod publish;
+pub mod route;
+pub mod service;
+pub mod snapshot;
+
+pub use epochs::{Dependency, Entry, Epochs};
+pub use fdb::{Fdb, RemoteVtep};
+pub use local::{Local, LocalVtep};
+pub use neighbor::NeighborTable;
+pub use publish::{Reader, Snapshots, Writer};
+pub use route::{NextHop, RouteTable};
+pub use service::{Service, ServiceTable, Vip, WhenEmpty};
+pub use snapshot::{ForwardingTables, TableSet};

@@ -1,0 +1,82 @@
+//! Stable slots and their epochs.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::wire::ethernet::Mac;
+use crate::wire::flow::Vip;
+use crate::wire::vxlan::Vni;
+
+/// The name of one entry of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Entry {
+    /// Everything about this node.
+    Local,
+    /// A route. Also stands for "no service at any address this route covers, but for longer prefixes".
+    Route(IpNet),
+    /// A neighbor.
+    Neighbor(Vni, IpAddr),
+    /// An FDB entry.
+    Fdb(Vni, Mac),
+    /// An underlay address that may send us a VNI.
+    Source(Vni, IpAddr),
+    /// A service.
+    Service(Vip),
+}
+
+/// "This entry, as it was at this epoch."
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dependency {
+    slot: u32,
+    epoch: u32,
+}
+
+/// The epoch of every entry of a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Epochs {
+    slots: Arc<HashMap<Entry, u32>>,
+    epochs: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl Epochs {
+    /// The dependency on `entry` as it is. An entry that does not exist has none: what was decided without
+    /// it depends on the entry that decided instead.
+    pub fn dependency(&self, entry: Entry) -> Option<Dependency> {
+        let slot = *self.slots.get(&entry)?;
+        Some(Dependency { slot, epoch: self.epochs[slot as usize] })
+    }
+
+    /// Whether the entry is still as it was.
+    pub fn is_current(&self, dependency: Dependency) -> bool {
+        self.epochs.get(dependency.slot as usize) == Some(&dependency.epoch)
+    }
+
+    pub(super) fn bump(&mut self, entry: Entry) {
+        if let Some(slot) = self.slots.get(&entry) {
+            let epoch = &mut self.epochs[*slot as usize];
+            *epoch = epoch.wrapping_add(1);
+        }
+    }
+
+    pub(super) fn add(&mut self, entry: Entry) {
+        if self.slots.contains_key(&entry) {
+            return;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.epochs.push(0);
+            (self.epochs.len() - 1) as u32
+        });
+        Arc::make_mut(&mut self.slots).insert(entry, slot);
+    }
+
+    pub(super) fn remove(&mut self, entry: Entry) {
+        self.bump(entry);
+        if let Some(slot) = Arc::make_mut(&mut self.slots).remove(&entry) {
+            self.free.push(slot);
+        }
+    }
+}

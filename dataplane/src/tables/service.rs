@@ -1,0 +1,127 @@
+//! Services: a VIP and the backends behind it.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lb::select::Selector;
+
+pub use crate::wire::flow::Vip;
+
+/// What happens to a packet of a service that has no backend to give.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenEmpty {
+    /// TCP RST, or ICMP port unreachable.
+    #[default]
+    Reject,
+    /// Silence: a Local traffic policy whose backends are all elsewhere.
+    Drop,
+}
+
+/// One port of one service.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// `namespace/name:port`, for people.
+    pub name: String,
+    /// Its address.
+    pub vip: Vip,
+    /// Who takes new flows, sorted and without duplicates.
+    pub backends: Vec<SocketAddr>,
+    /// Who takes no new flows but still serves: their flows live on.
+    pub draining: Vec<SocketAddr>,
+    /// ClientIP affinity and how long it lasts.
+    pub affinity: Option<Duration>,
+    /// What to do without backends.
+    pub when_empty: WhenEmpty,
+    selector: Selector,
+}
+
+impl Service {
+    /// A service without draining backends and without affinity.
+    pub fn new(name: impl Into<String>, vip: Vip, mut backends: Vec<SocketAddr>) -> Self {
+        backends.sort_unstable();
+        backends.dedup();
+        let selector = Selector::new(&backends);
+        Self {
+            name: name.into(),
+            vip,
+            backends,
+            draining: Vec::new(),
+            affinity: None,
+            when_empty: WhenEmpty::Reject,
+            selector,
+        }
+    }
+
+    /// The backend for a flow whose fixed hash is `flow_hash`; `None` when there is none.
+    pub fn select(&self, flow_hash: u64) -> Option<SocketAddr> {
+        self.selector.select(&self.backends, flow_hash)
+    }
+
+    /// Whether an existing flow may stay on `backend`.
+    pub fn serves(&self, backend: SocketAddr) -> bool {
+        self.backends.binary_search(&backend).is_ok() || self.draining.contains(&backend)
+    }
+}
+
+impl PartialEq for Service {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.vip == other.vip
+            && self.backends == other.backends
+            && self.draining == other.draining
+            && self.affinity == other.affinity
+            && self.when_empty == other.when_empty
+    }
+}
+
+impl Eq for Service {}
+
+/// VIP to service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceTable {
+    services: HashMap<Vip, Arc<Service>>,
+    /// How many services each address has.
+    addresses: HashMap<IpAddr, u32>,
+}
+
+impl ServiceTable {
+    /// Adds or replaces a service.
+    pub fn insert(&mut self, service: Arc<Service>) {
+        let vip = service.vip;
+        if self.services.insert(vip, service).is_none() {
+            *self.addresses.entry(vip.addr).or_default() += 1;
+        }
+    }
+
+    /// The service at exactly this address, port and protocol.
+    pub fn lookup(&self, vip: Vip) -> Option<&Arc<Service>> {
+        self.services.get(&vip)
+    }
+
+    /// Whether any service has this address.
+    pub fn is_vip(&self, addr: IpAddr) -> bool {
+        self.addresses.contains_key(&addr)
+    }
+
+    /// All services, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.services.values()
+    }
+
+    /// All addresses that have a service, in no order.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.keys().copied()
+    }
+
+    /// Number of services.
+    pub fn len(&self) -> usize {
+        self.services.len()
+    }
+
+    /// Whether there is no service.
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty()
+    }
+}

@@ -1,0 +1,124 @@
+//! What a packet belongs to: its flow, and the hashes of flows.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+pub use super::protocol::Protocol;
+
+/// A service's virtual address: one port number may serve TCP and UDP apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vip {
+    /// Address.
+    pub addr: IpAddr,
+    /// Port.
+    pub port: u16,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for Vip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.protocol, SocketAddr::new(self.addr, self.port))
+    }
+}
+
+/// What tells one flow's packets of one direction from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Source port; the identifier of an ICMP echo; else 0.
+    pub src_port: u16,
+    /// Destination port; the identifier of an ICMP echo; else 0.
+    pub dst_port: u16,
+}
+
+impl FlowKey {
+    /// The key of the replies.
+    #[inline]
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        Self {
+            src: self.dst,
+            dst: self.src,
+            src_port: self.dst_port,
+            dst_port: self.src_port,
+            protocol: self.protocol,
+        }
+    }
+
+    /// A hash that both directions share: for the outer source port and for picking a worker. Version 1, the
+    /// same on every node and after every restart.
+    #[inline]
+    pub fn symmetric_hash(&self) -> u32 {
+        let ends = hash_end(self.src, self.src_port).wrapping_add(hash_end(self.dst, self.dst_port));
+        (mix(ends ^ u64::from(self.protocol.0)) >> 32) as u32
+    }
+
+    /// A hash of this direction, for choosing a backend. Version 1, the same on every node and after every
+    /// restart. Anyone can compute it: a table that strangers fill must not be keyed by it.
+    #[inline]
+    pub fn fixed_hash(&self) -> u64 {
+        let rest =
+            u64::from(self.src_port) << 24 | u64::from(self.dst_port) << 8 | u64::from(self.protocol.0);
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                mix(mix(SEED_V4 ^ (u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()))) ^ rest)
+            }
+            (src, dst) => mix(mix(hash_addr(src)).wrapping_add(hash_addr(dst)) ^ rest),
+        }
+    }
+}
+
+impl fmt::Display for FlowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let src = SocketAddr::new(self.src, self.src_port);
+        let dst = SocketAddr::new(self.dst, self.dst_port);
+        write!(f, "{} {src} > {dst}", self.protocol)
+    }
+}
+
+// Version 1 of the hashes is these seeds, `mix` and the order in which the fields go in. Nodes of one cluster
+// must agree, so a change is a new version. The seeds are the fractions of the square roots of 2 and 3.
+const SEED_V4: u64 = 0x6a09_e667_f3bc_c908;
+const SEED_V6: u64 = 0xbb67_ae85_84ca_a73b;
+
+/// The finalizer of SplitMix64 (Steele, Lea, Flood 2014, variant 13 of Stafford's): a bijection in which every input bit
+/// moves every output bit.
+#[inline]
+fn mix(mut value: u64) -> u64 {
+    value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+#[inline]
+fn hash_addr(addr: IpAddr) -> u64 {
+    match addr {
+        IpAddr::V4(v4) => mix(SEED_V4 ^ u64::from(v4.to_bits())),
+        IpAddr::V6(v6) => {
+            let bits = v6.to_bits();
+            mix(mix(SEED_V6 ^ (bits >> 64) as u64) ^ bits as u64)
+        }
+    }
+}
+
+#[inline]
+fn hash_end(addr: IpAddr, port: u16) -> u64 {
+    match addr {
+        IpAddr::V4(v4) => mix(SEED_V4 ^ (u64::from(v4.to_bits()) << 16 | u64::from(port))),
+        IpAddr::V6(_) => mix(hash_addr(addr) ^ u64::from(port)),
+    }
+}
+
+#[inline]
+pub(crate) fn portless(src: IpAddr, dst: IpAddr, protocol: Protocol) -> FlowKey {
+    FlowKey { src, dst, protocol, src_port: 0, dst_port: 0 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! The run-to-completion loop: receive a batch, decide, send, and only then look for the next.
+//!
+//! A worker owns its queue of the overlay device, its sockets, its engine and its buffers. Workers share the
+//! connection table and nothing else.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant as SystemInstant};
+
+use crate::counters::{Counters, SideCounters, Totals};
+use crate::device::{SendReport, Waker, WorkerIo};
+use crate::drop_reason::DropReason;
+use crate::engine::{Engine, Outbox, Settings};
+use crate::lb::conntrack::Conntrack;
+use crate::packet::{DatagramBatch, PacketBatch};
+use crate::tables::Writer;
+use crate::time::Instant;
+
+/// Packets read from the device per turn. Each takes a 64 KB slab, so that a superpacket fits.
+const OVERLAY_BATCH: usize = 64;
+
+/// Datagrams read from the underlay per turn.
+const UNDERLAY_BATCH: usize = 64;
+
+/// Slabs of 64 KB per batch for packets the engine generates.
+const SPARE_SLABS: usize = 2;
+
+/// One worker, to be driven turn by turn.
+pub struct Worker {
+    io: WorkerIo,
+    engine: Engine,
+    packets: PacketBatch,
+    datagrams: DatagramBatch,
+    out: Outbox,
+}
+
+impl Worker {
+    /// A worker over `io`.
+    pub fn new(io: WorkerIo, engine: Engine) -> Self {
+        Self {
+            io,
+            engine,
+            packets: PacketBatch::new(OVERLAY_BATCH, SPARE_SLABS),
+            datagrams: DatagramBatch::new(UNDERLAY_BATCH, SPARE_SLABS),
+            out: Outbox::default(),
+        }
+    }
+
+    /// One batch in each direction. Returns how many packets and datagrams were received.
+    ///
+    /// # Errors
+    /// When the device or the socket is broken.
+    pub fn turn(&mut self, now: Instant) -> io::Result<usize> {
+        let packets = self.io.overlay.recv_batch(&mut self.packets)?;
+        if packets > 0 {
+            self.engine.encap(&mut self.packets, now, &mut self.out);
+            self.flush(Side::Overlay);
+        }
+        let datagrams = self.io.underlay.recv_batch(&mut self.datagrams)?;
+        if datagrams > 0 {
+            self.engine.decap(&mut self.datagrams, now, &mut self.out);
+            self.flush(Side::Underlay);
+        }
+        self.engine.expire(now);
+        Ok(packets + datagrams)
+    }
+
+    /// Sleeps until there is something to do.
+    ///
+    /// # Errors
+    /// When the operating system refuses to wait.
+    pub fn wait(&mut self, now: Instant) -> io::Result<()> {
+        self.io.wait.wait(self.engine.poll_timeout().map(|at| at.since(now)))
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> &Arc<Counters> {
+        self.engine.counters()
+    }
+
+    /// Sends what the engine made of the batch that `side` received.
+    fn flush(&mut self, side: Side) {
+        let pool = match side {
+            Side::Overlay => &self.packets.pool,
+            Side::Underlay => &self.datagrams.pool,
+        };
+        let counters = self.engine.counters();
+        if !self.out.datagrams.is_empty() {
+            let report = self.io.underlay.send_batch(pool, &self.out.datagrams);
+            account(&counters.underlay, report);
+            counters.count_drop(DropReason::UnderlayQueueFull, report.queue_full);
+            counters.count_drop(DropReason::UnderlayTooLong, report.too_long);
+            counters.count_drop(DropReason::UnderlayRefused, report.refused);
+        }
+        if !self.out.packets.is_empty() {
+            let report = self.io.overlay.send_batch(pool, &self.out.packets);
+            account(&counters.overlay, report);
+            counters.count_drop(DropReason::OverlayQueueFull, report.queue_full);
+            counters.count_drop(DropReason::OverlayRefused, report.too_long + report.refused);
+        }
+        self.out.clear();
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Overlay,
+    Underlay,
+}
+
+fn account(side: &SideCounters, report: SendReport) {
+    side.sent.add(report.sent);
+    side.sent_bytes.add(report.sent_bytes);
+}
+
+/// What the workers of one node are made of.
+#[derive(Clone, Debug)]
+pub struct WorkersConfig {
+    /// The engine's settings; each worker's hashes are keyed from its seed.
+    pub settings: Settings,
+    /// The most connections that are remembered.
+    pub connections: usize,
+    /// How workers look for work.
+    pub poll: Poll,
+}
+
+/// How a worker looks for work when there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Poll {
+    /// It looks again and again for some 50 us after the last packet, and then sleeps: an answer that comes at once
+    /// finds it awake.
+    #[default]
+    Adaptive,
+    /// It sleeps at once.
+    Interrupt,
+    /// It never sleeps.
+    Busy,
+}
+
+/// How long an adaptive worker looks for more after the last packet: longer than a round trip between two nodes of
+/// one site, short beside the time slice of anyone it keeps from running.
+const SPIN_FOR: Duration = Duration::from_micros(50);
+
+impl Poll {
+    fn sleeps(self, idle_for: Duration) -> bool {
+        match self {
+            Self::Adaptive => idle_for >= SPIN_FOR,
+            Self::Interrupt => true,
+            Self::Busy => false,
+        }
+    }
+}
+
+impl Default for WorkersConfig {
+    fn default() -> Self {
+        Self { settings: Settings::default(), connections: 1_000_000, poll: Poll::default() }
+    }
+}
+
+/// Running workers, one thread each.
+pub struct Workers {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    wakers: Arc<[Arc<dyn Waker>]>,
+    counters: Vec<Arc<Counters>>,
+    connections: Arc<Conntrack>,
+    stop: Arc<AtomicBool>,
+    origin: SystemInstant,
+}
+
+/// Why a worker ended.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// Its device or socket failed.
+    #[error("worker {worker}: {source}")]
+    Io {
+        /// Number of the worker.
+        worker: usize,
+        /// What failed.
+        source: io::Error,
+    },
+    /// It panicked.
+    #[error("worker {worker} panicked; the log holds the message, please report it")]
+    Panicked {
+        /// Number of the worker.
+        worker: usize,
+    },
+}
+
+impl Workers {
+    /// Starts one thread per element of `io`; all of them follow what `writer` publishes.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn spawn(
+        io: Vec<(WorkerIo, Arc<dyn Waker>)>,
+        writer: &Writer,
+        config: &WorkersConfig,
+    ) -> io::Result<Self> {
+        let mut workers = Self {
+            threads: Vec::new(),
+            wakers: io.iter().map(|(_, waker)| Arc::clone(waker)).collect(),
+            counters: Vec::new(),
+            connections: Arc::new(Conntrack::new(config.connections, io.len())),
+            stop: Arc::default(),
+            origin: SystemInstant::now(),
+        };
+        let origin = workers.origin;
+        for (number, (io, _)) in io.into_iter().enumerate() {
+            let engine = workers.engine(writer, config, number);
+            let (stop, wakers) = (Arc::clone(&workers.stop), Arc::clone(&workers.wakers));
+            let thread = thread::Builder::new().name(format!("windlass-{number}"));
+            let poll = config.poll;
+            let run = move || {
+                let _ends = StopAllOnExit { stop: Arc::clone(&stop), wakers };
+                run(Worker::new(io, engine), poll, &stop, origin)
+            };
+            match thread.spawn(run) {
+                Ok(thread) => workers.threads.push(thread),
+                Err(error) => {
+                    // Those already started end before the error is told; theirs would hide it.
+                    let _ = workers.stop();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(workers)
+    }
+
+    fn engine(&mut self, writer: &Writer, config: &WorkersConfig, number: usize) -> Engine {
+        let counters = Arc::<Counters>::default();
+        self.counters.push(Arc::clone(&counters));
+        let settings = Settings { seed: config.settings.seed ^ number as u64, ..config.settings.clone() };
+        Engine::new(writer.reader(), Arc::clone(&self.connections), counters, settings, number)
+    }
+
+    /// The counters of each worker.
+    pub fn counters(&self) -> &[Arc<Counters>] {
+        &self.counters
+    }
+
+    /// The sums over all workers.
+    pub fn totals(&self) -> Totals {
+        self.counters.iter().map(|counters| counters.totals()).sum()
+    }
+
+    /// The connection table.
+    pub fn connections(&self) -> &Arc<Conntrack> {
+        &self.connections
+    }
+
+    /// When the workers' clock stood at zero.
+    pub fn origin(&self) -> SystemInstant {
+        self.origin
+    }
+
+    /// Whether every worker is still at work.
+    pub fn are_running(&self) -> bool {
+        self.threads.iter().all(|thread| !thread.is_finished())
+    }
+
+    /// Stops all workers and waits for them.
+    ///
+    /// # Errors
+    /// The first worker's error, if one had ended by itself.
+    pub fn stop(self) -> Result<(), WorkerError> {
+        self.stop.store(true, Ordering::Release);
+        for waker in self.wakers.iter() {
+            waker.wake();
+        }
+        let mut result = Ok(());
+        for (worker, thread) in self.threads.into_iter().enumerate() {
+            let ended = match thread.join() {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(source)) => Err(WorkerError::Io { worker, source }),
+                Err(_) => Err(WorkerError::Panicked { worker }),
+            };
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+/// A worker that ends, however it ends, takes the others along: a node is never half dead.
+struct StopAllOnExit {
+    stop: Arc<AtomicBool>,
+    wakers: Arc<[Arc<dyn Waker>]>,
+}
+
+impl Drop for StopAllOnExit {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.wakers.iter().for_each(|waker| waker.wake());
+    }
+}
+
+fn run(mut worker: Worker, poll: Poll, stop: &AtomicBool, origin: SystemInstant) -> io::Result<()> {
+    let clock = || Instant::since_origin(origin);
+    let mut busy_at = Instant::ZERO;
+    while !stop.load(Ordering::Acquire) {
+        let now = clock();
+        if worker.turn(now)? > 0 {
+            busy_at = now;
+        } else if poll.sleeps(now.since(busy_at)) {
+            worker.wait(clock())?;
+        } else {
+            // Whoever shares this core may be the one that sends next.
+            thread::yield_now();
+        }
+    }
+    Ok(())
+}

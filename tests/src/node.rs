@@ -1,0 +1,330 @@
+//! A node that runs the real `windlass run`.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::binary;
+use crate::netns::{Netns, scratch_folder};
+use crate::objects::Objects;
+use crate::process::{Guarded, wait_until};
+use crate::topology::{CLUSTER_CIDR, CLUSTER_CIDR_V6, Host, SERVICE_CIDR, SERVICE_CIDR_V6, VXLAN_PORT};
+
+/// The overlay device's default name.
+pub const DEVICE: &str = "windlass0";
+/// The default source VIP of IPv4.
+pub const SOURCE_VIP: &str = "169.254.77.1";
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+const LOG_LINES_SHOWN: usize = 60;
+
+/// A namespace in which `windlass run` runs. Dropped without [`WindlassNode::stop`], it shows its log.
+#[derive(Debug)]
+pub struct WindlassNode<'a> {
+    host: &'a Host,
+    folders: Folders,
+    flags: Vec<String>,
+    before: BTreeSet<String>,
+    process: Guarded,
+    stopped: bool,
+}
+
+/// How a run ended that was not to last.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The exit code; -1 for a death by signal.
+    pub code: i32,
+    /// What it said on both outputs.
+    pub said: String,
+}
+
+impl<'a> WindlassNode<'a> {
+    /// Starts `windlass run` on that node and waits until its device carries its routes and its port is bound.
+    ///
+    /// # Errors
+    /// When it ends, or is not up within 10 s; the error carries its log.
+    pub fn start(host: &'a Host, objects: &Objects, flags: &[&str]) -> Result<Self> {
+        let folders = Folders::new(objects)?;
+        let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
+        let before = state_of(&host.netns)?;
+        let process = Guarded::spawn(&mut folders.command(host, &flags, Hindrance::None)?)?;
+        let mut node = Self { host, folders, flags, before, process, stopped: false };
+        node.wait_until_up()?;
+        Ok(node)
+    }
+
+    /// The node's namespace and data.
+    #[must_use]
+    pub fn host(&self) -> &'a Host {
+        self.host
+    }
+
+    /// The folder whose manifests it follows.
+    #[must_use]
+    pub fn manifests(&self) -> PathBuf {
+        self.folders.manifests()
+    }
+
+    /// What it has said so far on both outputs.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.folders.log()
+    }
+
+    /// Asks the running node with another subcommand, such as `show drops`, over its admin socket.
+    ///
+    /// # Errors
+    /// When the binary cannot be run.
+    pub fn ask(&self, arguments: &[&str]) -> Result<Ended> {
+        let socket = self.folders.run().join("windlass/admin.sock");
+        let mut command = Command::new(binary::windlass()?);
+        let output = command.args(arguments).arg("--admin-socket").arg(socket).output()?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok(Ended {
+            code: output.status.code().unwrap_or(-1),
+            said: String::from_utf8_lossy(&said).into_owned(),
+        })
+    }
+
+    /// Starts another `windlass run` beside this one, with the same flags, which must refuse and touch nothing.
+    ///
+    /// # Errors
+    /// As [`run_refused`].
+    pub fn run_second(&self) -> Result<Ended> {
+        refused(self.host, &self.folders, &self.flags, Hindrance::None)
+    }
+
+    /// Sends the process a signal by its name, as `STOP` and `CONT`.
+    ///
+    /// # Errors
+    /// When it cannot be delivered.
+    pub fn signal(&self, name: &str) -> Result<()> {
+        self.process.signal(name)
+    }
+
+    /// Ends it without a look at what it leaves, and without showing its log.
+    pub fn dismiss(mut self) {
+        self.stopped = true;
+        // A paused process takes no other signal; one that has ended takes none at all.
+        let _ = self.signal("CONT").and_then(|()| self.signal("TERM"));
+        let _ = self.process.wait(STOP_LIMIT);
+    }
+
+    /// Kills the process with SIGKILL and waits for its end; what it made stays as a crash leaves it.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub fn crash(&mut self) -> Result<()> {
+        self.process.signal("KILL")?;
+        self.process.wait(STOP_LIMIT).map(drop)
+    }
+
+    /// Starts it again after [`WindlassNode::crash`], with the same flags and folders, and waits until it is up.
+    ///
+    /// # Errors
+    /// As [`WindlassNode::start`].
+    pub fn start_again(&mut self) -> Result<()> {
+        self.process = Guarded::spawn(&mut self.folders.command(self.host, &self.flags, Hindrance::None)?)?;
+        self.wait_until_up()
+    }
+
+    /// Sends SIGTERM and expects exit code 0, and the host as it was before the first start.
+    ///
+    /// # Errors
+    /// When it does not end, ends otherwise, or leaves or takes anything.
+    pub fn stop(self) -> Result<()> {
+        self.stop_by("TERM")
+    }
+
+    /// As [`WindlassNode::stop`], by another signal.
+    ///
+    /// # Errors
+    /// As [`WindlassNode::stop`].
+    pub fn stop_by(mut self, signal: &str) -> Result<()> {
+        self.process.signal(signal)?;
+        let code = self.process.wait(STOP_LIMIT)?;
+        ensure!(code == 0, "ended with code {code} after SIG{signal}");
+        expect_unchanged(&self.host.netns, &self.before)?;
+        self.stopped = true;
+        Ok(())
+    }
+
+    fn wait_until_up(&mut self) -> Result<()> {
+        let (process, folders, netns) = (&mut self.process, &self.folders, &self.host.netns);
+        wait_until("`windlass run` to be up", START_LIMIT, || {
+            if let Some(code) = process.exit_code()? {
+                bail!("`windlass run` ended with code {code}:\n{}", folders.log());
+            }
+            Ok(carries_routes(netns) && port_is_bound(netns))
+        })
+    }
+}
+
+impl Drop for WindlassNode<'_> {
+    fn drop(&mut self) {
+        if !self.stopped {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let shown = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
+            eprintln!("--- log of windlass on {}:\n{}", self.host.spec.name, shown.join("\n"));
+        }
+    }
+}
+
+/// What keeps a run from working that its flags and objects do not show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// Nothing.
+    None,
+    /// The process lacks CAP_NET_ADMIN.
+    NoNetAdmin,
+    /// There is no /dev/net/tun.
+    NoTun,
+}
+
+impl Hindrance {
+    /// Shell words that end in running `"$@"`.
+    fn script(self) -> &'static str {
+        match self {
+            Self::None => r#"exec "$@""#,
+            Self::NoNetAdmin => r#"exec setpriv --bounding-set=-net_admin "$@""#,
+            Self::NoTun => r#"mount -t tmpfs none /dev/net && exec "$@""#,
+        }
+    }
+}
+
+/// Runs `windlass run` where it is expected to refuse, and gives how it ended; it must have touched nothing.
+///
+/// # Errors
+/// When it has not ended within 10 s, or changed the host.
+pub fn run_refused(host: &Host, objects: &Objects, flags: &[&str], hindrance: Hindrance) -> Result<Ended> {
+    let folders = Folders::new(objects)?;
+    let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
+    refused(host, &folders, &flags, hindrance)
+}
+
+/// Runs `windlass check` and gives how it ended; it must have touched nothing.
+///
+/// # Errors
+/// When it has not ended within 10 s, or changed the host.
+pub fn run_check(host: &Host, objects: &Objects, flags: &[&str], hindrance: Hindrance) -> Result<Ended> {
+    let folders = Folders::new(objects)?;
+    let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
+    ended(host, &folders, folders.subcommand("check", host, &flags, hindrance)?)
+}
+
+fn refused(host: &Host, folders: &Folders, flags: &[String], hindrance: Hindrance) -> Result<Ended> {
+    ended(host, folders, folders.command(host, flags, hindrance)?)
+}
+
+fn ended(host: &Host, folders: &Folders, mut command: Command) -> Result<Ended> {
+    let before = state_of(&host.netns)?;
+    let mut process = Guarded::spawn(&mut command)?;
+    let code = process.wait(START_LIMIT).with_context(|| folders.log())?;
+    expect_unchanged(&host.netns, &before)?;
+    Ok(Ended { code, said: folders.log() })
+}
+
+/// The files of one node: its manifests, and a `/run` of its own, as the nodes share this machine's file system.
+#[derive(Debug)]
+struct Folders {
+    root: tempfile::TempDir,
+}
+
+impl Folders {
+    fn new(objects: &Objects) -> Result<Self> {
+        let folders = Self { root: scratch_folder("node")? };
+        fs::create_dir(folders.manifests())?;
+        fs::create_dir(folders.run())?;
+        objects.write(&folders.manifests())?;
+        Ok(folders)
+    }
+
+    fn manifests(&self) -> PathBuf {
+        self.root.path().join("manifests")
+    }
+
+    fn run(&self) -> PathBuf {
+        self.root.path().join("run")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.root.path().join("log")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn command(&self, host: &Host, flags: &[String], hindrance: Hindrance) -> Result<Command> {
+        self.subcommand("run", host, flags, hindrance)
+    }
+
+    fn subcommand(
+        &self,
+        subcommand: &str,
+        host: &Host,
+        flags: &[String],
+        hindrance: Hindrance,
+    ) -> Result<Command> {
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let mut command = host.netns.command("sh");
+        // `ip netns exec` gives every program its own mounts, so this /run is seen by windlass alone.
+        command
+            .args(["-c", &format!("mount --bind \"$0\" /run && {}", hindrance.script())])
+            .arg(self.run())
+            .arg(binary::windlass()?)
+            .args([subcommand, "--node", host.spec.name, "--manifests"])
+            .arg(self.manifests())
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        Ok(command)
+    }
+}
+
+fn carries_routes(netns: &Netns) -> bool {
+    let routes = |family: &str| netns.ip(&format!("{family} route show dev {DEVICE}")).unwrap_or_default();
+    let (v4, v6) = (routes("-4"), routes("-6"));
+    [CLUSTER_CIDR, SERVICE_CIDR].iter().all(|cidr| v4.contains(cidr))
+        && [CLUSTER_CIDR_V6, SERVICE_CIDR_V6].iter().all(|cidr| v6.contains(cidr))
+}
+
+fn port_is_bound(netns: &Netns) -> bool {
+    let port = format!(":{VXLAN_PORT:04X} ");
+    netns.exec("cat /proc/net/udp /proc/net/udp6").is_ok_and(|sockets| sockets.contains(&port))
+}
+
+/// Everything of the host that Windlass may touch, one fact a line: devices, addresses, routes, rules, filters, sysctls.
+fn state_of(netns: &Netns) -> Result<BTreeSet<String>> {
+    let mut facts = BTreeSet::new();
+    for words in ["-o addr show", "-4 route show table all", "-6 route show table all", "-4 rule", "-6 rule"]
+    {
+        facts.extend(netns.ip(words)?.lines().map(|line| format!("ip {words}: {line}")));
+    }
+    let devices = netns.ip("-o link show")?;
+    facts.extend(
+        devices.lines().filter_map(|line| line.split(": ").nth(1)).map(|name| format!("device {name}")),
+    );
+    facts.extend(netns.exec("nft list ruleset")?.lines().map(|line| format!("nft: {line}")));
+    // Some keys cannot be read; sysctl says so on stderr and by its status, and prints the others.
+    let settings = netns.command("sysctl").args(["-a", "--pattern", SYSCTLS]).output()?;
+    facts.extend(String::from_utf8_lossy(&settings.stdout).lines().map(str::to_owned));
+    Ok(facts)
+}
+
+const SYSCTLS: &str = r"^net\.(ipv4\.(ip_forward|conf)|ipv6\.conf|core\.[rw]mem)";
+
+fn expect_unchanged(netns: &Netns, before: &BTreeSet<String>) -> Result<()> {
+    let after = state_of(netns)?;
+    let left: Vec<_> = after.difference(before).collect();
+    let taken: Vec<_> = before.difference(&after).collect();
+    ensure!(left.is_empty() && taken.is_empty(), "left behind: {left:#?}\ntaken away: {taken:#?}");
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! Nodes in network namespaces; see the crate's documentation for what they need.
+
+mod checks;
+mod dns;
+mod harness;
+mod inspect;
+mod kernel_peer;
+mod lifecycle;
+mod refusals;
+mod reload;
+mod scrape;
+mod services;
+mod windlass_pair;
+
+use windlass_tests::traffic::Traffic;
+
+fn traffic() -> Traffic {
+    Traffic::new(env!("CARGO_BIN_EXE_windlass-traffic"))
+}
+
+/// Enough for TCP to leave slow start and for superpackets to form.
+const TCP_BYTES: usize = 4 << 20;
