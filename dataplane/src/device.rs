@@ -20,7 +20,7 @@ pub mod windows;
 #[cfg(windows)]
 pub use windows as platform;
 
-pub use config::{DeviceConfig, DeviceError, Offloads, Opened};
+pub use config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode};
 pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
 #[cfg(any(target_os = "linux", windows))]
 pub use platform::{

@@ -1,5 +1,6 @@
 //! Linux: TUN, UDP sockets, epoll, and the host's addresses, routes, settings and filter rules.
 
+mod capture;
 mod control;
 mod host;
 mod joined;
@@ -18,6 +19,7 @@ mod survey;
 mod sys;
 mod sysctl;
 mod tun;
+mod tunnel_gso;
 mod udp;
 mod virtio;
 mod wait;

@@ -21,13 +21,13 @@ use crate::offload::coalesce::{Coalescer, Group};
 use crate::packet::{MAX_PACKET_LEN, PacketBatch, PacketBuf, PacketPool};
 
 /// Longest interface name, in bytes (IFNAMSIZ less its final zero).
-const MAX_NAME_LEN: usize = libc::IFNAMSIZ - 1;
+pub(super) const MAX_NAME_LEN: usize = libc::IFNAMSIZ - 1;
 
-const TUN_F_CSUM: u32 = 0x01;
-const TUN_F_TSO4: u32 = 0x02;
-const TUN_F_TSO6: u32 = 0x04;
-const TUN_F_USO4: u32 = 0x20;
-const TUN_F_USO6: u32 = 0x40;
+pub(super) const TUN_F_CSUM: u32 = 0x01;
+pub(super) const TUN_F_TSO4: u32 = 0x02;
+pub(super) const TUN_F_TSO6: u32 = 0x04;
+pub(super) const TUN_F_USO4: u32 = 0x20;
+pub(super) const TUN_F_USO6: u32 = 0x40;
 
 /// What a TUN device is created with.
 #[derive(Clone, Debug)]
@@ -272,7 +272,8 @@ fn set_mtu(config: &TunConfig) -> Result<(), DeviceError> {
     sys::ioctl(&socket.map_err(failed)?, libc::SIOCSIFMTU as c_ulong, argument).map_err(failed)
 }
 
-fn interface_request(name: &str) -> Result<libc::ifreq, DeviceError> {
+/// An interface request that names an interface.
+pub(super) fn interface_request(name: &str) -> Result<libc::ifreq, DeviceError> {
     if !is_interface_name(name) {
         return Err(DeviceError::BadName { name: name.to_owned(), max: MAX_NAME_LEN });
     }
