@@ -84,8 +84,9 @@ fn open_lane(config: &DeviceConfig) -> Result<(Option<Arc<TunnelGso>>, String), 
     if config.offloads.tunnel_gso == TunnelGsoMode::Off {
         return Ok(off("by setting"));
     }
+    let forced = config.offloads.tunnel_gso == TunnelGsoMode::On;
     let opened = match config.offloads.device {
-        true => TunnelGso::open(config).map_err(|why| why.to_string()),
+        true => TunnelGso::open(config, forced).map_err(|why| why.to_string()),
         false => Err("no superpackets come from the overlay device, by setting".to_owned()),
     };
     match opened {
@@ -93,9 +94,7 @@ fn open_lane(config: &DeviceConfig) -> Result<(Option<Arc<TunnelGso>>, String), 
             let fact = format!("tunnel-GSO lane on: {}", lane.describe());
             Ok((Some(Arc::new(lane)), fact))
         }
-        Err(reason) if config.offloads.tunnel_gso == TunnelGsoMode::On => {
-            Err(DeviceError::NoTunnelGso { reason })
-        }
+        Err(reason) if forced => Err(DeviceError::NoTunnelGso { reason }),
         Err(reason) => Ok(off(&reason)),
     }
 }

@@ -305,11 +305,12 @@ fn open_error(error: io::Error) -> DeviceError {
     }
 }
 
-fn create_error(name: &str, error: io::Error) -> DeviceError {
+/// Why TUNSETIFF has failed.
+pub(super) fn create_error(name: &str, error: io::Error) -> DeviceError {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => DeviceError::NameTaken { name: name.to_owned() },
         // The kernel says EINVAL for an interface of another kind, or a TUN of other flags.
         Some(libc::EINVAL) => DeviceError::NameTaken { name: name.to_owned() },
-        _ => DeviceError::system(format!("creating the TUN device {name}"), error),
+        _ => DeviceError::system(format!("creating the device {name}"), error),
     }
 }

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use self::frame::Outer;
 use self::paths::Paths;
+use self::probe::Seen;
 use self::tap::Tap;
 use super::links;
 use crate::device::config::DeviceConfig;
@@ -57,6 +58,8 @@ struct Uplink {
     index: u32,
     mtu: u32,
     mac: Mac,
+    /// Whether the kernel has to cut what leaves it.
+    cuts: bool,
 }
 
 /// The lane of a node, shared by its workers.
@@ -69,26 +72,35 @@ pub(super) struct TunnelGso {
 }
 
 impl TunnelGso {
-    /// Makes the TAP and its program, and sends one superpacket through them that no other host takes in. Returns the
-    /// lane and the uplinks on which that packet was seen to leave in one piece.
-    pub(super) fn open(config: &DeviceConfig) -> Result<Self, Unavailable> {
-        let uplinks = config.underlays.iter().map(|address| uplink(*address)).collect::<Result<Vec<_>, _>>()?;
+    /// Makes the TAP and its program, and sends one superpacket through them that no other host takes in. An uplink
+    /// that it does not leave in one piece will do only when the lane is `forced`.
+    pub(super) fn open(config: &DeviceConfig, forced: bool) -> Result<Self, Unavailable> {
+        let mut uplinks =
+            config.underlays.iter().map(|address| uplink(*address)).collect::<Result<Vec<_>, _>>()?;
         let tap = Tap::create(&config.name)?;
-        let attach = |helper| program::attach(tap.index(), &uplinks, helper);
-        {
-            let _program = attach(program::REDIRECT)?;
-            for uplink in &uplinks {
-                probe::send(&tap, uplink)?;
+        let probing = program::attach(tap.index(), &uplinks, program::REDIRECT)?;
+        for uplink in &mut uplinks {
+            uplink.cuts = probe::send(&tap, uplink)? == Seen::InPieces;
+            if uplink.cuts && !forced {
+                return Err(Unavailable(format!(
+                    "{0} cannot cut superpackets in a UDP tunnel by itself (`ethtool -k {0}`, tx-udp_tnl-csum-segmentation)",
+                    uplink.name
+                )));
             }
         }
-        let _program = attach(program::REDIRECT_NEIGHBOR)?;
+        drop(probing);
+        let _program = program::attach(tap.index(), &uplinks, program::REDIRECT_NEIGHBOR)?;
         Ok(Self { tap, uplinks, _program })
     }
 
     /// What it is, for the log.
     pub(super) fn describe(&self) -> String {
-        let uplinks: Vec<_> = self.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
-        format!("{} to {}", self.tap.name(), uplinks.join(" and "))
+        let uplink = |uplink: &Uplink| {
+            let cuts = if uplink.cuts { " (the kernel cuts superpackets there)" } else { "" };
+            format!("{} from {}{cuts}", uplink.name, uplink.address)
+        };
+        let uplinks: Vec<_> = self.uplinks.iter().map(uplink).collect();
+        format!("{} to {}", self.tap.name(), uplinks.join(", "))
     }
 }
 
@@ -99,7 +111,7 @@ fn uplink(address: IpAddr) -> Result<Uplink, Unavailable> {
     let mac = tap::mac(&local.interface)
         .map_err(|error| Unavailable::system(&format!("the MAC address of {}", local.interface), error))?
         .ok_or_else(|| Unavailable(format!("{} is not an Ethernet device", local.interface)))?;
-    Ok(Uplink { address, name: local.interface, index: local.index, mtu: local.mtu, mac })
+    Ok(Uplink { address, name: local.interface, index: local.index, mtu: local.mtu, mac, cuts: false })
 }
 
 /// What a superpacket leaves as.

@@ -4,7 +4,7 @@
 //! where that is, gives it to no one; its IP destination is this host too, its port is discard's.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::frame::{self, Outer};
 use super::tap::Tap;
@@ -12,8 +12,8 @@ use super::{Unavailable, Uplink};
 use crate::device::linux::capture::Capture;
 use crate::device::segments::ENCAPSULATION_LEN;
 use crate::packet::Checksum;
-use crate::wire::checksum::{fold, pseudo_header};
 use crate::wire::bytes::put_u16;
+use crate::wire::checksum::{fold, pseudo_header};
 use crate::wire::protocol::Protocol;
 use crate::wire::{ethernet, ipv4, tcp, vxlan};
 
@@ -29,8 +29,17 @@ const TCP_DATA_OFFSET: usize = 12;
 /// How long the frame may take from the TAP to the uplink: less than a microsecond is usual.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Writes a superpacket to the TAP, whose program must pass it on unchanged, and sees it leave the uplink whole.
-pub(super) fn send(tap: &Tap, uplink: &Uplink) -> Result<(), Unavailable> {
+/// How the superpacket left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// In one piece.
+    Whole,
+    /// The kernel had to cut it.
+    InPieces,
+}
+
+/// Writes a superpacket to the TAP, whose program must pass it on unchanged, and sees it leave the uplink.
+pub(super) fn send(tap: &Tap, uplink: &Uplink) -> Result<Seen, Unavailable> {
     let watching = format!("watching {} (needs CAP_NET_RAW)", uplink.name);
     let capture = Capture::between(uplink.index, uplink.mac, uplink.mac)
         .map_err(|error| Unavailable::system(&watching, error))?;
@@ -41,18 +50,10 @@ pub(super) fn send(tap: &Tap, uplink: &Uplink) -> Result<(), Unavailable> {
         .ok_or_else(|| Unavailable("the probe cannot be described".to_owned()))?;
     tap.write(headers.bytes(), &payload)
         .map_err(|error| Unavailable::system(&format!("a superpacket to {}", tap.name()), error))?;
-    let sent_at = Instant::now();
-    let seen = capture.next_len(PATIENCE).map_err(|error| Unavailable::system(&watching, error))?;
-    match seen {
-        None => Err(Unavailable(format!("no superpacket leaves {}", uplink.name))),
-        Some(len) if len < payload.len() => Err(Unavailable(format!(
-            "superpackets leave {} in pieces of {len} bytes: it cannot cut them itself (ethtool -k {} | grep udp_tnl)",
-            uplink.name, uplink.name
-        ))),
-        Some(len) => {
-            tracing::debug!(len, after = ?sent_at.elapsed(), "a superpacket left {}", uplink.name);
-            Ok(())
-        }
+    match capture.next_len(PATIENCE).map_err(|error| Unavailable::system(&watching, error))? {
+        None => Err(Unavailable(format!("what is written to {} does not leave {}", tap.name(), uplink.name))),
+        Some(len) if len < payload.len() => Ok(Seen::InPieces),
+        Some(_) => Ok(Seen::Whole),
     }
 }
 

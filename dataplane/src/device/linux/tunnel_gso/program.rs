@@ -69,12 +69,8 @@ pub(super) fn attach(tap: u32, uplinks: &[Uplink], helper: i32) -> Result<OwnedF
     };
     let program = load(&instructions(index_of(true), index_of(false), helper))
         .map_err(|error| Unavailable::system("loading a BPF program (needs CAP_BPF)", error))?;
-    let attributes = Link {
-        program: program.as_raw_fd() as u32,
-        interface: tap,
-        attach_type: BPF_TCX_INGRESS,
-        flags: 0,
-    };
+    let attributes =
+        Link { program: program.as_raw_fd() as u32, interface: tap, attach_type: BPF_TCX_INGRESS, flags: 0 };
     // SAFETY: the attributes are plain integers.
     unsafe { bpf(BPF_LINK_CREATE, &attributes) }
         .map_err(|error| Unavailable::system("attaching a BPF program by TCX", error))

@@ -95,17 +95,19 @@ fn open(name: &str) -> Result<File, Unavailable> {
         OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
     let file = opened.map_err(failed("opening /dev/net/tun".to_owned()))?;
     sys::ioctl(&file, libc::TUNSETIFF, (&raw mut request) as c_ulong)
-        .map_err(failed(format!("creating the TAP device {name}")))?;
+        .map_err(|error| Unavailable(tun::create_error(name, error).to_string()))?;
     let header_len = TUNNEL_HEADER_LEN as c_int;
     sys::ioctl(&file, TUNSETVNETHDRSZ, (&raw const header_len) as c_ulong)
         .map_err(failed(format!("a virtio header of {header_len} bytes on {name}")))?;
     let plain = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_USO4 | TUN_F_USO6;
     let mask = plain | TUN_F_UDP_TUNNEL_GSO | TUN_F_UDP_TUNNEL_GSO_CSUM;
-    sys::ioctl(&file, libc::TUNSETOFFLOAD, c_ulong::from(mask)).map_err(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => {
-            Unavailable("the kernel's TAP takes no tunnelled superpackets (Linux 6.17 does)".to_owned())
+    sys::ioctl(&file, libc::TUNSETOFFLOAD, c_ulong::from(mask)).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::EINVAL) => {
+                Unavailable("the kernel's TAP takes no tunnelled superpackets (Linux 6.17 does)".to_owned())
+            }
+            _ => Unavailable::system(&format!("offloads of {name}"), error),
         }
-        _ => Unavailable::system(&format!("offloads of {name}"), error),
     })?;
     let buffer_len = BUFFER_LEN;
     sys::ioctl(&file, TUNSETSNDBUF, (&raw const buffer_len) as c_ulong)
