@@ -133,3 +133,6 @@ fn set<K: Ord, V>(objects: &mut BTreeMap<K, Arc<V>>, name: K, object: Option<Arc
         None => objects.remove(&name),
     }
 }
+
+#[cfg(test)]
+mod tests;
