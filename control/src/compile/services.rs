@@ -22,7 +22,7 @@ type Rank = (Option<i64>, ObjectName);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Services {
     /// The slices of each service, by the name of the service.
-    slices: HashMap<ObjectName, BTreeMap<ObjectName, Arc<EndpointSlice>>>,
+    slices: HashMap<ObjectName, Vec<(ObjectName, Arc<EndpointSlice>)>>,
     vips: Claims<Vip, Rank>,
     outcomes: BTreeMap<ObjectName, Outcome>,
     pending: BTreeSet<ObjectName>,
@@ -42,18 +42,18 @@ impl Services {
     /// Notes that a service has changed.
     pub(super) fn changed(&mut self, name: &ObjectName, before: Option<&Service>, after: Option<&Service>) {
         self.pending.insert(name.clone());
-        for (service, is_new) in
-            before.map(|service| (service, false)).into_iter().chain(after.map(|service| (service, true)))
-        {
-            for vip in wanted_vips(service) {
-                let rank = (service.created_at, name.clone());
-                match is_new {
-                    true => self.vips.add(vip, rank),
-                    false => self.vips.remove(&vip, &rank),
-                }
-                self.pending.extend(self.vips.of(&vip).iter().map(|(_, name)| name.clone()));
-            }
+        for (service, vip) in before.into_iter().flat_map(wanted_vips) {
+            self.vips.remove(&vip, &rank(name, service));
+            self.pend_claimants(vip);
         }
+        for (service, vip) in after.into_iter().flat_map(wanted_vips) {
+            self.pend_claimants(vip);
+            self.vips.add(vip, rank(name, service));
+        }
+    }
+
+    fn pend_claimants(&mut self, vip: Vip) {
+        self.pending.extend(self.vips.of(&vip).iter().map(|(_, name)| name.clone()));
     }
 
     /// Notes that an EndpointSlice has changed.
@@ -65,7 +65,7 @@ impl Services {
     ) {
         if let Some(service) = before.and_then(|slice| service_of(name, slice)) {
             if let Some(slices) = self.slices.get_mut(&service) {
-                slices.remove(name);
+                slices.retain(|(known, _)| known != name);
                 if slices.is_empty() {
                     self.slices.remove(&service);
                 }
@@ -75,7 +75,7 @@ impl Services {
         if let Some((slice, service)) =
             after.and_then(|slice| service_of(name, &slice).map(|service| (slice, service)))
         {
-            self.slices.entry(service.clone()).or_default().insert(name.clone(), slice);
+            self.slices.entry(service.clone()).or_default().push((name.clone(), slice));
             self.pending.insert(service);
         }
     }
@@ -167,7 +167,7 @@ impl Services {
         vip: Vip,
         refuse: &mut impl FnMut(String),
     ) -> TableService {
-        let mut endpoints = endpoints(settings, port, vip, self.slices.get(name));
+        let mut endpoints = endpoints(settings, port, vip, self.slices.get(name).map_or(&[], Vec::as_slice));
         endpoints.retain(|backend, _| {
             let loops = settings.service_cidrs.iter().any(|cidr| cidr.contains(&backend.ip()));
             if loops {
@@ -178,11 +178,12 @@ impl Services {
         let chosen =
             choose(endpoints.iter().filter(|(_, endpoint)| endpoint.local || !service.internal_local));
         let only_remote = chosen.is_empty() && !choose(endpoints.iter()).is_empty();
-        let taken: HashSet<_> = chosen.iter().copied().collect();
-        let serving = endpoints.iter().filter(|(_, endpoint)| endpoint.serving);
+        let drains = |(backend, endpoint): &(&SocketAddr, &Merged)| {
+            endpoint.serving && chosen.binary_search(backend).is_err()
+        };
+        let draining = endpoints.iter().filter(drains).map(|(backend, _)| *backend).collect();
         let mut compiled = TableService::new(label(name, port), vip, chosen);
-        compiled.draining =
-            serving.map(|(backend, _)| *backend).filter(|backend| !taken.contains(backend)).collect();
+        compiled.draining = draining;
         compiled.affinity = service.affinity;
         compiled.when_empty = if only_remote { WhenEmpty::Drop } else { WhenEmpty::Reject };
         compiled
@@ -193,15 +194,20 @@ fn is_ours(service: &Service) -> bool {
     !service.external_name && !NOT_OURS.iter().any(|label| service.labels.contains_key(*label))
 }
 
+fn rank(name: &ObjectName, service: &Service) -> Rank {
+    (service.created_at, name.clone())
+}
+
 fn served_ports(service: &Service) -> impl Iterator<Item = &ServicePort> {
     service.ports.iter().filter(|port| port.protocol != SCTP)
 }
 
-/// The VIPs that a service would have if nobody else wanted them and we might serve them.
-fn wanted_vips(service: &Service) -> impl Iterator<Item = Vip> {
+/// The VIPs that a service would have if nobody else wanted them and we might serve them, each beside it.
+fn wanted_vips(service: &Service) -> impl Iterator<Item = (&Service, Vip)> {
     let addrs = service.cluster_ips.iter().filter(|_| is_ours(service));
-    addrs.flat_map(|addr| {
-        served_ports(service).map(|port| Vip { addr: *addr, port: port.port, protocol: port.protocol })
+    addrs.flat_map(move |addr| {
+        served_ports(service)
+            .map(move |port| (service, Vip { addr: *addr, port: port.port, protocol: port.protocol }))
     })
 }
 
@@ -249,12 +255,10 @@ fn endpoints(
     settings: &NodeSettings,
     port: &ServicePort,
     vip: Vip,
-    slices: Option<&BTreeMap<ObjectName, Arc<EndpointSlice>>>,
+    slices: &[(ObjectName, Arc<EndpointSlice>)],
 ) -> BTreeMap<SocketAddr, Merged> {
     let mut merged: BTreeMap<SocketAddr, Merged> = BTreeMap::new();
-    for slice in
-        slices.into_iter().flat_map(BTreeMap::values).filter(|slice| slice.ipv6 == vip.addr.is_ipv6())
-    {
+    for (_, slice) in slices.iter().filter(|(_, slice)| slice.ipv6 == vip.addr.is_ipv6()) {
         let of_port = |number: &&crate::cluster::EndpointPort| {
             number.name == port.name && number.protocol == port.protocol
         };

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use windlass_dataplane::tables::{Entry, ForwardingTables, TableSet, Writer};
+use windlass_dataplane::tables::{Entry, ForwardingTables, NextHop, TableSet, Writer};
 use windlass_dataplane::wire::ethernet::Mac;
 use windlass_dataplane::wire::flow::Protocol;
 use windlass_dataplane::wire::vxlan::Vni;
@@ -15,6 +15,7 @@ use super::*;
 use crate::cluster::{Announcement, Endpoint, EndpointPort, Flannel, SCTP, ServicePort};
 use crate::compile::compile;
 use crate::node::UnderlayChoice;
+use crate::source::manifests;
 
 /// One change of a cluster in which everybody is after the same few addresses.
 #[derive(Clone, Debug)]
@@ -279,4 +280,119 @@ proptest! {
             pair.assert_equal();
         }
     }
+}
+
+/// What `windlass run` does at a reload, but for the devices.
+struct Reloading {
+    folder: tempfile::TempDir,
+    state: ClusterState,
+    compiler: Compiler,
+    writer: Writer,
+}
+
+impl Reloading {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.yaml"), include_str!("../../../examples/worked-example.yaml"))
+            .unwrap();
+        let settings = NodeSettings { node: "node-a".into(), vni: Vni::new(4096).unwrap(), ..settings() };
+        let compiler = Compiler::new(settings);
+        Self { folder, state: ClusterState::default(), compiler, writer: Writer::default() }
+    }
+
+    fn reload(&mut self) -> (Arc<ForwardingTables>, Vec<String>) {
+        let paths = [self.folder.path().to_owned()];
+        let mut loaded = manifests::load(&paths, "flannel.alpha.coreos.com").unwrap();
+        loaded.keep_last_good(&self.state);
+        loaded.state.keep_unchanged(&self.state);
+        self.state = loaded.state;
+        self.compiler.follow(&self.state);
+        let update = self.compiler.update();
+        let problems = update.problems.iter().map(ToString::to_string).collect();
+        (self.writer.publish_draft(&update.draft), problems)
+    }
+
+    /// A file with a twin of node-b: its podCIDR, another VTEP.
+    fn write_twin(&self, created: &str) {
+        let twin = format!(
+            "apiVersion: v1\nkind: Node\nmetadata:\n  name: twin\n  creationTimestamp: {created}\n  annotations:\n    \
+             flannel.alpha.coreos.com/backend-type: vxlan\n    \
+             flannel.alpha.coreos.com/backend-data: '{{\"VNI\":4096,\"VtepMAC\":\"02:00:00:00:00:99\"}}'\n    \
+             flannel.alpha.coreos.com/public-ip: 192.168.1.99\nspec: {{podCIDR: 10.244.2.0/24}}\n"
+        );
+        std::fs::write(self.twin(), twin).unwrap();
+    }
+
+    fn twin(&self) -> std::path::PathBuf {
+        self.folder.path().join("twin.yaml")
+    }
+}
+
+/// Who is behind 10.244.2.0/24, by route, neighbor and FDB.
+fn holder(tables: &ForwardingTables) -> String {
+    let (_, hop) = tables.routes().lookup("10.244.2.7".parse().unwrap()).unwrap();
+    let NextHop::Remote { vni, gateway } = hop else { panic!("{hop:?}") };
+    let mac = tables.neighbors().lookup(vni, gateway).unwrap();
+    tables.fdb().lookup(vni, mac).unwrap().node.clone()
+}
+
+#[test]
+fn f11_a_duplicate_pod_cidr_that_comes_and_goes_leaves_the_first_holders_route() {
+    let mut node = Reloading::new();
+    let (start, problems) = node.reload();
+    assert_eq!((holder(&start).as_str(), problems.len()), ("node-b", 0));
+    let route = Entry::Route("10.244.2.0/24".parse().unwrap());
+    let known = start.epochs().dependency(route).unwrap();
+    node.write_twin("2031-01-01T00:00:00Z");
+    let (with_twin, problems) = node.reload();
+    assert_eq!(holder(&with_twin), "node-b");
+    assert_eq!(
+        problems,
+        [
+            "Node twin: podCIDR 10.244.2.0/24 is not reachable: node node-b has it, or a part of it, and keeps it"
+        ]
+    );
+    std::fs::remove_file(node.twin()).unwrap();
+    let (without, problems) = node.reload();
+    assert_eq!((holder(&without).as_str(), problems.len()), ("node-b", 0));
+    assert!(
+        with_twin.epochs().is_current(known) && without.epochs().is_current(known),
+        "no flow is decided again"
+    );
+    assert_eq!(without.fdb(), start.fdb());
+}
+
+#[test]
+fn f11_when_the_first_holder_goes_the_duplicate_takes_over() {
+    let mut node = Reloading::new();
+    node.write_twin("1999-01-01T00:00:00Z");
+    let (tables, problems) = node.reload();
+    assert_eq!(holder(&tables), "twin");
+    assert!(problems[0].starts_with("Node node-b: podCIDR 10.244.2.0/24"), "{problems:?}");
+    std::fs::remove_file(node.twin()).unwrap();
+    let (tables, problems) = node.reload();
+    assert_eq!((holder(&tables).as_str(), problems.len()), ("node-b", 0));
+}
+
+#[test]
+fn what_does_not_change_stays_the_very_same() {
+    let mut node = Reloading::new();
+    let (start, _) = node.reload();
+    let objects = node.state.clone();
+    node.write_twin("2031-01-01T00:00:00Z");
+    let (tables, _) = node.reload();
+    assert!(std::ptr::eq(start.services(), tables.services()));
+    let (name, slice) = objects.endpoint_slices.first_key_value().unwrap();
+    assert!(Arc::ptr_eq(slice, &node.state.endpoint_slices[name]));
+    let mtu_of = |tables: &ForwardingTables| tables.fdb().iter().next().unwrap().2.path_mtu.clone();
+    mtu_of(&tables).set(1400);
+    let wider = NodeSettings { port: 4789, ..node.compiler.settings.clone() };
+    node.compiler.set_settings(&NodeSettings { overlay_mtu: 1400, ..node.compiler.settings.clone() });
+    assert_eq!(
+        mtu_of(&node.reload().0).get(),
+        Some(1400),
+        "what was learned of a path outlives new settings"
+    );
+    node.compiler.set_settings(&wider);
+    assert_eq!(mtu_of(&node.reload().0).get(), None, "another VTEP is another path");
 }
