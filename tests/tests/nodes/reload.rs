@@ -255,7 +255,7 @@ fn f12_f13_a_vtep_or_pod_cidr_that_changes_is_replaced_whole() -> Result<()> {
     restart.node_mut(ours.spec.name)?["spec"] =
         json!({"podCIDR": "10.244.88.0/24", "podCIDRs": ["10.244.88.0/24"]});
     change(&restart, Write::Rename, &["needs a restart: this node's podCIDR changed", "10.244.88.0/24"])?;
-    ensure!(node.log().contains("service default/extra:tcp"), "the service beside it was applied");
+    said(&node, 0, &["service default/extra:tcp"]).context("the service beside it")?;
     ensure!(reaches(&pod.netns), "the node goes on");
     node.stop()
 }
