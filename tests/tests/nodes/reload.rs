@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::json;
-use windlass_tests::netns::{Netns, scratch_folder};
+use windlass_tests::netns::scratch_folder;
 use windlass_tests::node::WindlassNode;
 use windlass_tests::objects::{Objects, ServiceSpec};
 use windlass_tests::peer::KernelPeer;
