@@ -57,10 +57,7 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, family, packet_len, batch, flows, services, nodes } = self;
-        write!(
-            f,
-            "{path}/{family}/{packet_len}B/batch-{batch}/flows-{flows}/services-{services}/fdb-{nodes}"
-        )
+        write!(f, "{path}/{family}/{packet_len}B/batch-{batch}/flows-{flows}/services-{services}/fdb-{nodes}")
     }
 }
 

@@ -109,7 +109,9 @@ fn flow(case: &Case, number: u32) -> FlowKey {
     let our_port = (FIRST_PORT + number / PODS % PORTS) as u16;
     let (theirs, their_port) = match case.path {
         Path::Encap | Path::Decap => (tables::remote_pod(case.family, number % case.nodes), tables::POD_PORT),
-        Path::Translate | Path::NewFlow => (tables::vip(case.family, number % case.services), tables::VIP_PORT),
+        Path::Translate | Path::NewFlow => {
+            (tables::vip(case.family, number % case.services), tables::VIP_PORT)
+        }
     };
     let sent =
         FlowKey { src: ours, dst: theirs, protocol: Protocol::UDP, src_port: our_port, dst_port: their_port };

@@ -37,7 +37,9 @@ pub(super) fn remote_pod(family: Family, node: u32) -> IpAddr {
 fn remote(family: Family, node: u32, pod: u32) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::from_bits(0x1000_0000 + (node << 8) + pod).into(),
-        Family::V6 => Ipv6Addr::from_bits(0xfd00_0002 << 96 | u128::from(node) << 64 | u128::from(pod)).into(),
+        Family::V6 => {
+            Ipv6Addr::from_bits(0xfd00_0002 << 96 | u128::from(node) << 64 | u128::from(pod)).into()
+        }
     }
 }
 

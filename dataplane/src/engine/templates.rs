@@ -1,8 +1,9 @@
 //! Interned encapsulations and ingresses, so that a cached flow names them by number.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, SocketAddr};
+
+use foldhash::HashMap;
 
 use super::verdict::Encapsulation;
 use crate::flow_cache::{IngressId, TO_OVERLAY};

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
+use foldhash::fast::RandomState;
 
 use super::tcp_state::TcpState;
 use crate::time::Instant;
@@ -175,8 +176,8 @@ enum Due {
 /// The shared store of connections and affinities.
 #[derive(Debug)]
 pub struct Conntrack {
-    index: DashMap<FlowKey, Indexed>,
-    affinities: DashMap<(IpAddr, Vip), Affinity>,
+    index: DashMap<FlowKey, Indexed, RandomState>,
+    affinities: DashMap<(IpAddr, Vip), Affinity, RandomState>,
     due: Box<[DueQueue]>,
     connections: AtomicUsize,
     /// Entries in the due queues, stale ones too: each holds its connection in memory.
@@ -188,8 +189,8 @@ impl Conntrack {
     /// A store for at most `capacity` connections (and as many affinities), swept by `workers` workers.
     pub fn new(capacity: usize, workers: usize) -> Self {
         Self {
-            index: DashMap::new(),
-            affinities: DashMap::new(),
+            index: DashMap::default(),
+            affinities: DashMap::default(),
             due: (0..workers.max(1)).map(|_| DueQueue::default()).collect(),
             connections: AtomicUsize::new(0),
             reminders: AtomicUsize::new(0),

@@ -1,10 +1,10 @@
 //! The forwarding database: where on the underlay a MAC lives, and what each VTEP may send.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use foldhash::HashMap;
 use ipnet::IpNet;
 
 use crate::wire::ethernet::Mac;

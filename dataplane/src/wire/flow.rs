@@ -1,6 +1,7 @@
 //! What a packet belongs to: its flow, and the hashes of flows.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
 pub use super::protocol::Protocol;
@@ -23,7 +24,7 @@ impl fmt::Display for Vip {
 }
 
 /// What tells one flow's packets of one direction from all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowKey {
     /// Source address.
     pub src: IpAddr,
@@ -35,6 +36,23 @@ pub struct FlowKey {
     pub src_port: u16,
     /// Destination port; the identifier of an ICMP echo; else 0.
     pub dst_port: u16,
+}
+
+/// In two words (IPv4) or five, instead of field by field: the connection table hashes four keys per new flow.
+impl Hash for FlowKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                state.write_u64(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
+            }
+            (src, dst) => {
+                state.write_u128(ipv6_bits(src));
+                state.write_u128(ipv6_bits(dst));
+            }
+        }
+        state.write_u64(self.ports_and_protocol());
+    }
 }
 
 impl FlowKey {
@@ -51,6 +69,11 @@ impl FlowKey {
         }
     }
 
+    #[inline]
+    fn ports_and_protocol(&self) -> u64 {
+        u64::from(self.src_port) << 24 | u64::from(self.dst_port) << 8 | u64::from(self.protocol.0)
+    }
+
     /// A hash that both directions share: for the outer source port and for picking a worker. Version 1, the
     /// same on every node and after every restart.
     #[inline]
@@ -63,8 +86,7 @@ impl FlowKey {
     /// restart. Anyone can compute it: a table that strangers fill must not be keyed by it.
     #[inline]
     pub fn fixed_hash(&self) -> u64 {
-        let rest =
-            u64::from(self.src_port) << 24 | u64::from(self.dst_port) << 8 | u64::from(self.protocol.0);
+        let rest = self.ports_and_protocol();
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 mix(mix(SEED_V4 ^ (u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()))) ^ rest)
@@ -94,6 +116,15 @@ fn mix(mut value: u64) -> u64 {
     value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ value >> 31
+}
+
+/// An IPv4 address as IPv4-mapped (RFC 4291 section 2.5.5.2).
+#[inline]
+fn ipv6_bits(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
 }
 
 #[inline]
