@@ -12,6 +12,7 @@
 pub mod compare;
 pub mod contestants;
 pub mod cpu;
+pub mod cycles;
 pub mod engine;
 pub mod interrupt;
 pub mod kube_proxy;

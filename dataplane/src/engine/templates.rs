@@ -7,16 +7,53 @@ use foldhash::HashMap;
 
 use super::verdict::Encapsulation;
 use crate::flow_cache::{IngressId, TO_OVERLAY};
-use crate::wire::ethernet::Mac;
-use crate::wire::vxlan::Vni;
+use crate::packet::{PacketBuf, PacketPool};
+use crate::wire::bytes::put_u16;
+use crate::wire::ethernet::{self, Mac};
+use crate::wire::inner::InnerPacket;
+use crate::wire::vxlan::{self, Vni};
 
 /// An admitted way in: network, outer source, inner destination MAC.
 pub(super) type Admitted = (Vni, IpAddr, Mac);
 
+/// An encapsulation, and the headers that it pushes.
+pub(super) struct Template {
+    pub(super) encapsulation: Encapsulation,
+    /// VXLAN and inner Ethernet, all but the EtherType.
+    head: [u8; HEAD_LEN],
+}
+
+const HEAD_LEN: usize = vxlan::HEADER_LEN + ethernet::HEADER_LEN;
+
+impl Template {
+    fn new(encapsulation: Encapsulation) -> Self {
+        let mut head = [0; HEAD_LEN];
+        vxlan::emit(&mut head, encapsulation.vni);
+        let Encapsulation { dst_mac, src_mac, .. } = encapsulation;
+        ethernet::emit(&mut head[vxlan::HEADER_LEN..], dst_mac, src_mac, 0);
+        Self { encapsulation, head }
+    }
+
+    /// The packet with its inner Ethernet and VXLAN headers before it.
+    #[inline]
+    pub(super) fn encapsulate(
+        &self,
+        pool: &mut PacketPool,
+        mut packet: PacketBuf,
+        inner: &InnerPacket,
+    ) -> PacketBuf {
+        let head = pool.push(&mut packet, HEAD_LEN);
+        head.copy_from_slice(&self.head);
+        let ethertype = if inner.flow.src.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
+        put_u16(head, HEAD_LEN - 2, ethertype);
+        packet
+    }
+}
+
 /// The encapsulations and ingresses that cached flows refer to.
 #[derive(Default)]
 pub(super) struct Templates {
-    encapsulations: Vec<Encapsulation>,
+    templates: Vec<Template>,
     numbers: HashMap<(Vni, Mac, Mac, SocketAddr), u16>,
     ingresses: HashMap<Admitted, IngressId>,
     last_ingress: Option<(Admitted, IngressId)>,
@@ -28,15 +65,15 @@ impl Templates {
     /// alone is a VTEP's that was replaced: flows decided under the old one are stale.
     pub(super) fn intern(&mut self, encapsulation: &Encapsulation) -> Option<u16> {
         let Encapsulation { vni, dst_mac, src_mac, remote, .. } = *encapsulation;
-        let next = u16::try_from(self.encapsulations.len()).ok().filter(|next| *next != TO_OVERLAY);
+        let next = u16::try_from(self.templates.len()).ok().filter(|next| *next != TO_OVERLAY);
         match self.numbers.entry((vni, dst_mac, src_mac, remote)) {
             Entry::Occupied(known) => {
-                self.encapsulations[usize::from(*known.get())] = encapsulation.clone();
+                self.templates[usize::from(*known.get())] = Template::new(encapsulation.clone());
                 Some(*known.get())
             }
             Entry::Vacant(vacant) => {
                 let next = next?;
-                self.encapsulations.push(encapsulation.clone());
+                self.templates.push(Template::new(encapsulation.clone()));
                 Some(*vacant.insert(next))
             }
         }
@@ -48,10 +85,10 @@ impl Templates {
         *self = Self { ingresses_ever: self.ingresses_ever, ..Self::default() };
     }
 
-    /// The encapsulation of a number.
+    /// The template of a number.
     #[inline]
-    pub(super) fn encapsulation(&self, index: u16) -> Option<&Encapsulation> {
-        self.encapsulations.get(usize::from(index))
+    pub(super) fn get(&self, index: u16) -> Option<&Template> {
+        self.templates.get(usize::from(index))
     }
 
     /// The number of an ingress that has been admitted before.

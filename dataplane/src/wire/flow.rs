@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
 pub use super::protocol::Protocol;
+use super::{ipv4, ipv6};
 
 /// A service's virtual address: one port number may serve TCP and UDP apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,6 +94,58 @@ impl FlowKey {
             }
             (src, dst) => mix(mix(hash_addr(src)).wrapping_add(hash_addr(dst)) ^ rest),
         }
+    }
+}
+
+/// Both addresses of a flow as they stand in an IP header, the source before the destination: 8 bytes (IPv4) or 32
+/// (IPv6).
+pub trait Addresses: Copy + Eq + Default + AsRef<[u8]> {
+    /// The IP version.
+    const IS_V4: bool;
+
+    /// Where they begin in the IP header.
+    const OFFSET: usize;
+
+    /// Those of a flow of this family; zeros for the other family.
+    fn of(flow: &FlowKey) -> Self;
+
+    /// Those in the IP header that `bytes` begin with, if there are so many.
+    fn peek(bytes: &[u8]) -> Option<Self>;
+}
+
+impl Addresses for [u8; 8] {
+    const IS_V4: bool = true;
+    const OFFSET: usize = ipv4::SRC;
+
+    #[inline]
+    fn of(flow: &FlowKey) -> Self {
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (flow.src, flow.dst) else { return Self::default() };
+        (u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits())).to_be_bytes()
+    }
+
+    #[inline]
+    fn peek(bytes: &[u8]) -> Option<Self> {
+        bytes.get(Self::OFFSET..)?.first_chunk().copied()
+    }
+}
+
+impl Addresses for [u8; 32] {
+    const IS_V4: bool = false;
+    const OFFSET: usize = ipv6::SRC;
+
+    #[inline]
+    fn of(flow: &FlowKey) -> Self {
+        let mut both = Self::default();
+        if let (IpAddr::V6(src), IpAddr::V6(dst)) = (flow.src, flow.dst) {
+            both[..16].copy_from_slice(&src.octets());
+            both[16..].copy_from_slice(&dst.octets());
+        }
+        both
+    }
+
+    #[inline]
+    fn peek(bytes: &[u8]) -> Option<Self> {
+        bytes.get(Self::OFFSET..)?.first_chunk().copied()
     }
 }
 

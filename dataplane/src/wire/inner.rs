@@ -67,9 +67,10 @@ impl InnerPacket {
         usize::from(self.l4_offset) + usize::from(self.l4_header_len)
     }
 
+    #[inline]
     fn parse_v4(bytes: &[u8]) -> Result<Self, Malformed> {
         let ip = ipv4::Ipv4::new_checked(bytes)?;
-        let packet = Self {
+        let mut packet = Self {
             flow: portless(ip.src().into(), ip.dst().into(), ip.protocol()),
             l4: L4::Other,
             fragment: fragment(ip.fragment_offset(), ip.more_fragments()),
@@ -80,9 +81,11 @@ impl InnerPacket {
             ttl: ip.ttl(),
             dont_fragment: ip.dont_fragment(),
         };
-        packet.with_transport(ip.payload(), ip.fragment_offset())
+        packet.read_transport(ip.payload(), ip.fragment_offset())?;
+        Ok(packet)
     }
 
+    #[inline]
     fn parse_v6(bytes: &[u8]) -> Result<Self, Malformed> {
         let ip = ipv6::Ipv6::new_checked(bytes)?;
         let upper = ip.upper_layer()?;
@@ -91,7 +94,7 @@ impl InnerPacket {
         if total_len > usize::from(u16::MAX) {
             return Err(Malformed::Invalid);
         }
-        let packet = Self {
+        let mut packet = Self {
             flow: portless(ip.src().into(), ip.dst().into(), upper.protocol),
             l4: L4::Other,
             fragment: fragment(offset, upper.fragment.is_some_and(|header| header.more)),
@@ -102,13 +105,14 @@ impl InnerPacket {
             ttl: ip.hop_limit(),
             dont_fragment: true,
         };
-        packet.with_transport(&ip.payload()[upper.offset - ipv6::HEADER_LEN..], offset)
+        packet.read_transport(&ip.payload()[upper.offset - ipv6::HEADER_LEN..], offset)?;
+        Ok(packet)
     }
 
     #[inline]
-    fn with_transport(mut self, l4: &[u8], fragment_offset: usize) -> Result<Self, Malformed> {
+    fn read_transport(&mut self, l4: &[u8], fragment_offset: usize) -> Result<(), Malformed> {
         if self.fragment == Fragment::Later {
-            return self.with_later_fragment(l4, fragment_offset);
+            return self.read_later_fragment(l4, fragment_offset);
         }
         match self.flow.protocol {
             Protocol::TCP => {
@@ -140,10 +144,10 @@ impl InnerPacket {
             }
             _ => {}
         }
-        Ok(self)
+        Ok(())
     }
 
-    fn with_later_fragment(mut self, payload: &[u8], offset: usize) -> Result<Self, Malformed> {
+    fn read_later_fragment(&mut self, payload: &[u8], offset: usize) -> Result<(), Malformed> {
         // A piece that would overwrite TCP's flags on reassembly (RFC 3128), or end past the longest packet.
         let hides_flags = self.flow.protocol == Protocol::TCP && offset < 16;
         if hides_flags || offset + payload.len() > usize::from(u16::MAX) {
@@ -155,7 +159,7 @@ impl InnerPacket {
             protocol if is_icmp(protocol, self.flow.src) => L4::Icmp,
             _ => L4::Other,
         };
-        Ok(self)
+        Ok(())
     }
 }
 
