@@ -163,7 +163,7 @@ impl Engine {
     }
 
     /// The flow cache's answer.
-    #[inline]
+    #[inline(always)]
     fn cached(
         &mut self,
         tables: &ForwardingTables,

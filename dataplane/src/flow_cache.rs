@@ -7,7 +7,6 @@
 //!
 //! [`FlowCache::prefetch`] for packets that come a little later lets their entries arrive from memory side by side.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::lb::conntrack::{Connection, Conntrack, FlowDirection};
@@ -276,15 +275,8 @@ impl<A: Addresses> FlowCache<A> {
     }
 
     fn empty() -> Hot<A> {
-        let nothing = FlowKey {
-            src: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            protocol: Protocol(0),
-            src_port: 0,
-            dst_port: 0,
-        };
         let action = CachedAction::new(None, TO_OVERLAY, 0);
-        Hot { key: Key::new(&nothing, IngressId::EMPTY), generation: 0, tick: 0, action }
+        Hot { key: Key::new(&FlowKey::default(), IngressId::EMPTY), generation: 0, tick: 0, action }
     }
 }
 

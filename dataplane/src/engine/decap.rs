@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::decide::{self, Ingress};
 use super::flows::Action;
 use super::observe::{Observer, Silent, Step};
+use super::templates::WayIn;
 use super::verdict::DropReason;
 use super::{Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, segments, translate_error};
 use crate::flow_cache::TO_OVERLAY;
@@ -58,9 +59,10 @@ impl Engine {
             Err(reason) => return self.drop_received(reason),
         };
         packet.pop(frame.ip_offset);
-        let Ok(inner) = frame.inner(pool.bytes(&packet)) else {
-            return self.drop_received(DropReason::Malformed);
-        };
+        let mut inner = InnerPacket::default();
+        if let Err(reason) = frame.read_inner(pool.bytes(&packet), &mut inner) {
+            return self.drop_received(reason);
+        }
         packet.truncate(inner.total_len as usize);
         mend_superpacket(pool, &mut packet, &inner, tables.local().overlay_mtu);
         let segments = segments(&packet, &inner);
@@ -75,10 +77,10 @@ impl Engine {
         // 2. Is it for us, and from whom it claims to be? A way in that passed before is known by number; the
         //    rest of the check, the inner source, is what a cached flow has passed. Else every check, connections
         //    (a reply gets its VIP back) and the route.
-        let known = self.templates.ingress((frame.vni, outer.source, frame.dst_mac));
+        let known = self.templates.ingress(frame.way_in(outer));
         let action = match known.and_then(|id| self.cached(tables, &inner, id, now)) {
             Some(action) => action,
-            None => match self.decap_undecided(tables, pool, &packet, &inner, &frame, outer, now) {
+            None => match self.decap_undecided(tables, pool, &packet, &inner, (&frame, outer), now) {
                 Ok(action) => action,
                 Err(reason) => return self.counters.count_drop(reason, segments),
             },
@@ -105,15 +107,13 @@ impl Engine {
         pool: &mut PacketPool,
         packet: &PacketBuf,
         inner: &InnerPacket,
-        frame: &Frame,
-        outer: &OuterHeader,
+        (frame, outer): (&Frame, &OuterHeader),
         now: Instant,
     ) -> Result<Action, DropReason> {
         admit(tables, &self.settings, frame, outer, inner, &mut Silent)?;
         // A VTEP that is merely tolerated has no entry whose change would make its flows stale.
         let is_known = !tables.fdb().sources(frame.vni, outer.source).is_empty();
-        let way_in = (frame.vni, outer.source, frame.dst_mac);
-        let id = is_known.then(|| self.templates.intern_ingress(way_in));
+        let id = is_known.then(|| self.templates.intern_ingress(frame.way_in(outer)));
         let ingress = Ingress::Underlay { vni: frame.vni, source: outer.source };
         let related = self.related(pool.bytes(packet), inner, now);
         match self.resolve(tables, inner, &related, ingress, id, now) {
@@ -188,13 +188,23 @@ impl Frame {
         Ok(Self { vni, reserved_bits, dst_mac: frame.dst(), is_v4, ip_offset })
     }
 
+    fn way_in(&self, outer: &OuterHeader) -> WayIn {
+        WayIn { vni: self.vni, source: outer.source, dst_mac: self.dst_mac }
+    }
+
     /// Parses the inner packet.
     ///
     /// # Errors
-    /// Malformed, or of another version than the ethertype says.
+    /// Malformed, or of another version than the EtherType says.
     pub fn inner(&self, bytes: &[u8]) -> Result<InnerPacket, DropReason> {
-        let inner = InnerPacket::parse(bytes).map_err(|_| DropReason::Malformed)?;
-        if inner.flow.src.is_ipv4() == self.is_v4 { Ok(inner) } else { Err(DropReason::Malformed) }
+        let mut inner = InnerPacket::default();
+        self.read_inner(bytes, &mut inner).map(|()| inner)
+    }
+
+    #[inline]
+    fn read_inner(&self, bytes: &[u8], inner: &mut InnerPacket) -> Result<(), DropReason> {
+        let read = inner.read(bytes).is_ok() && inner.flow.src.is_ipv4() == self.is_v4;
+        read.then_some(()).ok_or(DropReason::Malformed)
     }
 }
 

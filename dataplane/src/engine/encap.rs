@@ -39,10 +39,11 @@ impl Engine {
     ) {
         // 1. Every length is checked once; what follows cannot run off the end.
         self.counters.overlay.received_bytes.add(packet.len() as u64);
-        let Ok(inner) = InnerPacket::parse(pool.bytes(&packet)) else {
+        let mut inner = InnerPacket::default();
+        if inner.read(pool.bytes(&packet)).is_err() {
             self.counters.overlay.received.add(1);
             return self.counters.count_drop(DropReason::Malformed, 1);
-        };
+        }
         packet.truncate(inner.total_len as usize);
         let segments = segments(&packet, &inner);
         self.counters.overlay.received.add(segments);

@@ -1,6 +1,7 @@
 //! Interned encapsulations and ingresses, so that a cached flow names them by number.
 
 use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
 use foldhash::HashMap;
@@ -13,8 +14,30 @@ use crate::wire::ethernet::{self, Mac};
 use crate::wire::inner::InnerPacket;
 use crate::wire::vxlan::{self, Vni};
 
-/// An admitted way in: network, outer source, inner destination MAC.
-pub(super) type Admitted = (Vni, IpAddr, Mac);
+/// A way in: only those that have been admitted have a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WayIn {
+    /// Network.
+    pub(super) vni: Vni,
+    /// Outer source.
+    pub(super) source: IpAddr,
+    /// Inner destination.
+    pub(super) dst_mac: Mac,
+}
+
+/// In two words (IPv4) or three: every packet of a node that talks to several looks one up.
+impl Hash for WayIn {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [a, b, c, d, e, f] = self.dst_mac.0;
+        let (mac, vni) = (u64::from_be_bytes([0, 0, a, b, c, d, e, f]), u64::from(self.vni.get()));
+        match self.source {
+            IpAddr::V4(source) => state.write_u64(u64::from(source.to_bits()) << 32 | vni),
+            IpAddr::V6(source) => state.write_u128(source.to_bits() ^ u128::from(vni) << 104),
+        }
+        state.write_u64(mac);
+    }
+}
 
 /// An encapsulation, and the headers that it pushes.
 pub(super) struct Template {
@@ -55,8 +78,8 @@ impl Template {
 pub(super) struct Templates {
     templates: Vec<Template>,
     numbers: HashMap<(Vni, Mac, Mac, SocketAddr), u16>,
-    ingresses: HashMap<Admitted, IngressId>,
-    last_ingress: Option<(Admitted, IngressId)>,
+    ingresses: HashMap<WayIn, IngressId>,
+    last_ingress: Option<(WayIn, IngressId)>,
     ingresses_ever: u32,
 }
 
@@ -68,7 +91,10 @@ impl Templates {
         let next = u16::try_from(self.templates.len()).ok().filter(|next| *next != TO_OVERLAY);
         match self.numbers.entry((vni, dst_mac, src_mac, remote)) {
             Entry::Occupied(known) => {
-                self.templates[usize::from(*known.get())] = Template::new(encapsulation.clone());
+                let template = &mut self.templates[usize::from(*known.get())];
+                if !template.encapsulation.path_mtu.is(&encapsulation.path_mtu) {
+                    *template = Template::new(encapsulation.clone());
+                }
                 Some(*known.get())
             }
             Entry::Vacant(vacant) => {
@@ -93,7 +119,7 @@ impl Templates {
 
     /// The number of an ingress that has been admitted before.
     #[inline]
-    pub(super) fn ingress(&mut self, admitted: Admitted) -> Option<IngressId> {
+    pub(super) fn ingress(&mut self, admitted: WayIn) -> Option<IngressId> {
         match self.last_ingress {
             Some((last, id)) if last == admitted => Some(id),
             _ => {
@@ -105,7 +131,7 @@ impl Templates {
     }
 
     /// The number of an ingress that has just been admitted. Only known VTEPs get here, so there are few.
-    pub(super) fn intern_ingress(&mut self, admitted: Admitted) -> IngressId {
+    pub(super) fn intern_ingress(&mut self, admitted: WayIn) -> IngressId {
         let ever = &mut self.ingresses_ever;
         *self.ingresses.entry(admitted).or_insert_with(|| {
             *ever += 1;

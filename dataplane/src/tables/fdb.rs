@@ -65,6 +65,11 @@ impl PathMtu {
         }
     }
 
+    /// Whether both are of one VTEP, and learn together.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Remembers `mtu`, in bytes of the outer IP packet.
     pub fn set(&self, mtu: u32) {
         self.0.store(mtu, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 pub use super::protocol::Protocol;
 use super::{ipv4, ipv6};
@@ -53,6 +53,13 @@ impl Hash for FlowKey {
             }
         }
         state.write_u64(self.ports_and_protocol());
+    }
+}
+
+/// Nobody's: unspecified IPv4 addresses.
+impl Default for FlowKey {
+    fn default() -> Self {
+        portless(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into(), Protocol(0))
     }
 }
 

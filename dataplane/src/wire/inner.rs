@@ -22,7 +22,7 @@ pub enum Fragment {
 }
 
 /// What one pass over an inner packet finds. Every length in it has been checked against the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InnerPacket {
     /// Its flow; ports 0 for protocols without them and for later fragments.
     pub flow: FlowKey,
@@ -53,9 +53,20 @@ impl InnerPacket {
     /// extension headers, or when it is a fragment too small for its transport header.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut packet = Self::default();
+        packet.read(bytes).map(|()| packet)
+    }
+
+    /// [`Self::parse`] into a packet that is there: a result of this size would be copied for every packet. After an
+    /// error its content means nothing.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    #[inline]
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         match ip_version(bytes) {
-            Some(4) => Self::parse_v4(bytes),
-            Some(6) => Self::parse_v6(bytes),
+            Some(4) => self.read_v4(bytes),
+            Some(6) => self.read_v6(bytes),
             Some(_) => Err(Malformed::Invalid),
             None => Err(Malformed::Truncated),
         }
@@ -68,9 +79,9 @@ impl InnerPacket {
     }
 
     #[inline]
-    fn parse_v4(bytes: &[u8]) -> Result<Self, Malformed> {
+    fn read_v4(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let ip = ipv4::Ipv4::new_checked(bytes)?;
-        let mut packet = Self {
+        *self = Self {
             flow: portless(ip.src().into(), ip.dst().into(), ip.protocol()),
             l4: L4::Other,
             fragment: fragment(ip.fragment_offset(), ip.more_fragments()),
@@ -81,12 +92,11 @@ impl InnerPacket {
             ttl: ip.ttl(),
             dont_fragment: ip.dont_fragment(),
         };
-        packet.read_transport(ip.payload(), ip.fragment_offset())?;
-        Ok(packet)
+        self.read_transport(ip.payload(), ip.fragment_offset())
     }
 
     #[inline]
-    fn parse_v6(bytes: &[u8]) -> Result<Self, Malformed> {
+    fn read_v6(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let ip = ipv6::Ipv6::new_checked(bytes)?;
         let upper = ip.upper_layer()?;
         let offset = upper.fragment.map_or(0, |header| header.offset);
@@ -94,7 +104,7 @@ impl InnerPacket {
         if total_len > usize::from(u16::MAX) {
             return Err(Malformed::Invalid);
         }
-        let mut packet = Self {
+        *self = Self {
             flow: portless(ip.src().into(), ip.dst().into(), upper.protocol),
             l4: L4::Other,
             fragment: fragment(offset, upper.fragment.is_some_and(|header| header.more)),
@@ -105,8 +115,7 @@ impl InnerPacket {
             ttl: ip.hop_limit(),
             dont_fragment: true,
         };
-        packet.read_transport(&ip.payload()[upper.offset - ipv6::HEADER_LEN..], offset)?;
-        Ok(packet)
+        self.read_transport(&ip.payload()[upper.offset - ipv6::HEADER_LEN..], offset)
     }
 
     #[inline]
