@@ -52,7 +52,7 @@ fn open_worker(
     offloads: Offloads,
     shared: bool,
 ) -> Result<(WorkerIo, Arc<dyn Waker>), DeviceError> {
-    let mut descriptors = vec![tun.as_raw_fd()];
+    let mut sockets = Vec::with_capacity(families.len());
     let (mut v4, mut v6) = (None, None);
     for (source_ports, udp) in families {
         let receiver = socket::receiving(udp, shared)?;
@@ -60,13 +60,13 @@ fn open_worker(
             // Refused before Linux 5.0; `facts` has told.
             let _ = socket::join_received(&receiver);
         }
-        descriptors.push(receiver.as_raw_fd());
+        sockets.push(receiver.as_raw_fd());
         let joins = offloads.udp_send && socket::joins_sent(source_ports.socket(0));
         let pool = UdpPool::new(receiver, Arc::clone(source_ports), joins, Arc::clone(lock));
         *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);
     }
     let failed = |error: io::Error| DeviceError::system("opening an epoll instance", error);
-    let wait = EpollWait::new(&descriptors).map_err(failed)?;
+    let wait = EpollWait::new(tun.as_raw_fd(), &sockets).map_err(failed)?;
     let waker = wait.waker();
     let underlay = DualStack::new(v4, v6);
     let worker = WorkerIo { overlay: Box::new(tun), underlay: Box::new(underlay), wait: Box::new(wait) };

@@ -72,6 +72,8 @@ pub struct Tun {
     coalescer: Option<Coalescer>,
     /// Where a refused superpacket is split.
     segment: Box<[u8]>,
+    /// How many packets the next batch asks for.
+    wanted: usize,
 }
 
 impl Tun {
@@ -174,8 +176,9 @@ impl AsRawFd for Tun {
 impl OverlayDevice for Tun {
     fn recv_batch(&mut self, batch: &mut PacketBatch) -> io::Result<usize> {
         batch.clear();
+        let wanted = self.wanted.min(batch.pool.receive_slabs());
         let mut received_len = 0;
-        while batch.packets.len() < batch.pool.receive_slabs() && received_len < BATCH_LEN {
+        while batch.packets.len() < wanted && received_len < BATCH_LEN {
             let index = batch.packets.len();
             let area = batch.pool.receive_area(index);
             let len = match sys::read(self.file.as_raw_fd(), area) {
@@ -198,7 +201,10 @@ impl OverlayDevice for Tun {
             packet.checksum = checksum;
             batch.packets.push(packet);
         }
-        Ok(batch.packets.len())
+        let count = batch.packets.len();
+        // A batch that was cut short costs a read in vain, a full one may have left something.
+        self.wanted = if count == wanted { 2 * wanted } else { count.max(1) };
+        Ok(count)
     }
 
     fn send_batch(&mut self, pool: &PacketPool, packets: &[PacketBuf]) -> SendReport {
@@ -258,7 +264,7 @@ fn open_queue(config: &TunConfig, flags: c_int) -> Result<Tun, DeviceError> {
         TunOffload::Tcp => Some(Coalescer::new(false)),
         TunOffload::Off => None,
     };
-    Ok(Tun { file, offload, coalescer, segment: vec![0; MAX_PACKET_LEN].into_boxed_slice() })
+    Ok(Tun { file, offload, coalescer, segment: vec![0; MAX_PACKET_LEN].into_boxed_slice(), wanted: usize::MAX })
 }
 
 fn set_mtu(config: &TunConfig) -> Result<(), DeviceError> {
