@@ -9,6 +9,7 @@ mod netlink;
 mod nft;
 mod open;
 mod outgoing;
+mod patience;
 mod port;
 mod routes;
 mod send;

@@ -26,7 +26,7 @@ const SPIN_FOR: Duration = Duration::from_micros(50);
 const LONG_YIELD: Duration = Duration::from_micros(50);
 
 /// An adaptive worker sleeps at once for so many times what a long yield has cost: at most one part in so many is lost.
-const REPENTANCE: u32 = 64;
+const REPENTANCE: u32 = 256;
 
 /// What a worker does after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +105,8 @@ mod tests {
         assert_eq!(idle.after_turn(false, at(20)), Next::Yield, "a short yield costs nothing");
         idle.has_yielded(at(20), at(120));
         assert_eq!(idle.after_turn(true, at(121)), Next::Sleep);
-        assert_eq!(idle.after_turn(true, at(119 + 6_400)), Next::Sleep);
-        assert_eq!(idle.after_turn(true, at(120 + 6_400)), Next::Look);
+        assert_eq!(idle.after_turn(true, at(119 + 25_600)), Next::Sleep);
+        assert_eq!(idle.after_turn(true, at(120 + 25_600)), Next::Look);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use libc::{c_int, c_short, c_ulong};
 
+use super::patience::{Patience, says_full};
 use super::{BATCH_LEN, joined, sys, virtio};
 use crate::device::config::DeviceError;
 use crate::device::segments::{Superpacket, segment_count};
@@ -74,6 +75,8 @@ pub struct Tun {
     segment: Box<[u8]>,
     /// How many packets the next batch asks for.
     wanted: usize,
+    /// Of the batch being sent.
+    patience: Patience,
 }
 
 impl Tun {
@@ -104,7 +107,7 @@ impl Tun {
     fn send(&mut self, bytes: &[u8], packet: &PacketBuf, report: &mut SendReport) {
         let segments = segment_count(bytes, packet);
         let written = match virtio::encode(bytes, packet.segment_len, packet.checksum) {
-            Some(header) => write(self.file.as_raw_fd(), &header, bytes),
+            Some(header) => write(&self.file, &mut self.patience, &header, bytes),
             None => Err(io::Error::from_raw_os_error(libc::EINVAL)),
         };
         match written {
@@ -129,7 +132,7 @@ impl Tun {
         report: &mut SendReport,
     ) {
         if group.len() > 1 {
-            match joined::write(&self.file, pool, packets, coalescer, group) {
+            match joined::write(&self.file, &mut self.patience, pool, packets, coalescer, group) {
                 Some(Ok(len)) => {
                     report.sent += group.len() as u64;
                     report.sent_bytes += len as u64;
@@ -156,7 +159,8 @@ impl Tun {
                 report.refused += 1;
                 continue;
             };
-            match write(self.file.as_raw_fd(), &[0; virtio::HEADER_LEN], &self.segment[..len]) {
+            let segment = &self.segment[..len];
+            match write(&self.file, &mut self.patience, &[0; virtio::HEADER_LEN], segment) {
                 Ok(()) => {
                     report.sent += 1;
                     report.sent_bytes += len as u64;
@@ -209,6 +213,7 @@ impl OverlayDevice for Tun {
 
     fn send_batch(&mut self, pool: &PacketPool, packets: &[PacketBuf]) -> SendReport {
         let mut report = SendReport::default();
+        self.patience = Patience::default();
         let coalescer = if packets.len() > 1 { self.coalescer.take() } else { None };
         match coalescer {
             Some(mut coalescer) => {
@@ -228,13 +233,13 @@ impl OverlayDevice for Tun {
     }
 }
 
-fn write(fd: RawFd, header: &[u8; virtio::HEADER_LEN], bytes: &[u8]) -> io::Result<()> {
-    loop {
-        match sys::write_two(fd, header, bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            written => return written.map(drop),
-        }
-    }
+fn write(
+    file: &File,
+    patience: &mut Patience,
+    header: &[u8; virtio::HEADER_LEN],
+    bytes: &[u8],
+) -> io::Result<()> {
+    patience.retry(file, || sys::write_two(file.as_raw_fd(), header, bytes)).map(drop)
 }
 
 fn superpacket_refused(error: &io::Error) -> bool {
@@ -243,7 +248,7 @@ fn superpacket_refused(error: &io::Error) -> bool {
 
 fn count_failure(error: &io::Error, segments: u64, report: &mut SendReport) {
     match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ENOSPC) => report.queue_full += segments,
+        Some(error) if says_full(error) => report.queue_full += segments,
         Some(libc::EMSGSIZE) => report.too_long += segments,
         _ => report.refused += segments,
     }
@@ -264,7 +269,14 @@ fn open_queue(config: &TunConfig, flags: c_int) -> Result<Tun, DeviceError> {
         TunOffload::Tcp => Some(Coalescer::new(false)),
         TunOffload::Off => None,
     };
-    Ok(Tun { file, offload, coalescer, segment: vec![0; MAX_PACKET_LEN].into_boxed_slice(), wanted: usize::MAX })
+    Ok(Tun {
+        file,
+        offload,
+        coalescer,
+        segment: vec![0; MAX_PACKET_LEN].into_boxed_slice(),
+        wanted: usize::MAX,
+        patience: Patience::default(),
+    })
 }
 
 fn set_mtu(config: &TunConfig) -> Result<(), DeviceError> {
