@@ -3,6 +3,7 @@
 //! A flag wins over the environment, that over the file, that over the default. All three say the same things:
 //! `--service-cidr 10.96.0.0/12`, `WINDLASS_SERVICE_CIDR=10.96.0.0/12` and `service-cidr: [10.96.0.0/12]`.
 
+pub mod pin;
 pub mod settings;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,6 +18,7 @@ use windlass_dataplane::worker::Poll;
 use crate::check;
 use crate::cluster::parse_cidr;
 
+pub use pin::Pin;
 pub use settings::{Place, Settings, SettingsArgs};
 
 /// A setting that cannot be used. All of them mean wrong usage (exit code 2).
@@ -135,6 +137,8 @@ pub struct Config {
     pub annotation_prefix: String,
     /// How workers look for work.
     pub poll: Poll,
+    /// Which CPU each worker stays on.
+    pub pin: Pin,
     /// Which ways to handle several packets at once may be used.
     pub offloads: Offloads,
     /// Failed checks that do not keep the node from running, by name.
@@ -215,6 +219,7 @@ impl Config {
                 _ => None,
             })?
             .unwrap_or_default(),
+            pin: Pin::new(settings)?,
             offloads: Offloads {
                 device: !yes(settings, "no-tun-offload")?,
                 udp_send: !yes(settings, "no-gso")?,

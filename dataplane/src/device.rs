@@ -6,6 +6,8 @@
 pub mod config;
 mod dual_stack;
 mod dynamic_ports;
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
 pub mod host;
 pub mod memory;
 mod segments;
@@ -21,7 +23,11 @@ pub mod windows;
 pub use windows as platform;
 
 pub use config::{DeviceConfig, DeviceError, Offloads, Opened};
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::{PodTuning, stay_on, usable_cpus};
 pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
+#[cfg(target_os = "linux")]
+pub use linux::{PodTuning, stay_on, usable_cpus};
 #[cfg(any(target_os = "linux", windows))]
 pub use platform::{
     HostState, default_route_interface, is_managed, local_addresses, open, probe_vxlan_port, survey,

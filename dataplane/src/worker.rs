@@ -14,7 +14,7 @@ use std::time::{Duration, Instant as SystemInstant};
 pub use self::idle::Poll;
 use self::idle::{Idle, Next};
 use crate::counters::{Counters, SideCounters, Totals};
-use crate::device::{Ready, SendReport, Waker, WorkerIo};
+use crate::device::{self, Ready, SendReport, Waker, WorkerIo};
 use crate::drop_reason::DropReason;
 use crate::engine::{Engine, Outbox, Settings};
 use crate::lb::conntrack::Conntrack;
@@ -149,11 +149,18 @@ pub struct WorkersConfig {
     pub connections: usize,
     /// How workers look for work.
     pub poll: Poll,
+    /// The CPU that the worker at the same place stays on; a worker without one runs anywhere.
+    pub cpus: Vec<usize>,
 }
 
 impl Default for WorkersConfig {
     fn default() -> Self {
-        Self { settings: Settings::default(), connections: 1_000_000, poll: Poll::default() }
+        Self {
+            settings: Settings::default(),
+            connections: 1_000_000,
+            poll: Poll::default(),
+            cpus: Vec::new(),
+        }
     }
 }
 
@@ -209,9 +216,10 @@ impl Workers {
             let engine = workers.engine(writer, config, number);
             let (stop, wakers) = (Arc::clone(&workers.stop), Arc::clone(&workers.wakers));
             let thread = thread::Builder::new().name(format!("windlass-{number}"));
-            let poll = config.poll;
+            let (poll, cpu) = (config.poll, config.cpus.get(number).copied());
             let run = move || {
                 let _ends = StopAllOnExit { stop: Arc::clone(&stop), wakers };
+                cpu.map_or(Ok(()), device::stay_on)?;
                 run(Worker::new(io, engine), poll, &stop, origin)
             };
             match thread.spawn(run) {

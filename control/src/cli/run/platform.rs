@@ -82,6 +82,7 @@ pub(super) fn start(
     known: Known,
 ) -> anyhow::Result<Running> {
     let plan = host_plan(config, settings, &tables);
+    let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
     let seed = RandomState::new().build_hasher().finish();
     let opened = device::open(&device_config(config, settings, seed)?)?;
     for fact in &opened.facts {
@@ -93,12 +94,14 @@ pub(super) fn start(
         name: opened.device,
         mtu: settings.overlay_mtu,
         workers: opened.workers.len(),
+        cpus: cpus.clone(),
         source_ports: opened.source_ports,
         facts: opened.facts,
     };
     let workers_config = WorkersConfig {
         settings: engine_settings(config, seed),
         poll: config.poll,
+        cpus,
         ..WorkersConfig::default()
     };
     let engine = workers_config.settings.clone();
