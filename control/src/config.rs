@@ -139,6 +139,8 @@ pub struct Config {
     pub poll: Poll,
     /// Which CPU each worker stays on.
     pub pin: Pin,
+    /// Whether the pods' host-side veths are to aggregate.
+    pub tune_pods: bool,
     /// Which ways to handle several packets at once may be used.
     pub offloads: Offloads,
     /// Failed checks that do not keep the node from running, by name.
@@ -220,6 +222,7 @@ impl Config {
             })?
             .unwrap_or_default(),
             pin: Pin::new(settings)?,
+            tune_pods: yes(settings, "tune-pods")?,
             offloads: Offloads {
                 device: !yes(settings, "no-tun-offload")?,
                 udp_send: !yes(settings, "no-gso")?,
