@@ -32,7 +32,7 @@ impl PodTuning {
     ///
     /// # Errors
     /// Always.
-    pub fn begin(_pod_cidrs: Vec<IpNet>, _state_file: PathBuf) -> Result<Self, LinkError> {
+    pub fn begin(_pod_cidrs: Vec<IpNet>, _state_file: Option<PathBuf>) -> Result<Self, LinkError> {
         Err(LinkError::Unsupported { action: "tuning the pods' interfaces (--tune-pods)".to_owned() })
     }
 

@@ -97,7 +97,7 @@ pub(super) fn start(
     let host = HostState::apply(plan)?;
     PodTuning::sweep(PODS_FILE.as_ref())?;
     let pods = if config.tune_pods {
-        Some(PodTuning::begin(settings.pod_cidrs.clone(), PODS_FILE.into())?)
+        Some(PodTuning::begin(settings.pod_cidrs.clone(), Some(PODS_FILE.into()))?)
     } else {
         None
     };

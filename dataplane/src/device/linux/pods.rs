@@ -53,7 +53,7 @@ struct Changed {
 #[derive(Debug)]
 pub struct PodTuning {
     pod_cidrs: Vec<IpNet>,
-    state_file: PathBuf,
+    state_file: Option<PathBuf>,
     tuned: BTreeMap<Port, Vec<Changed>>,
 }
 
@@ -63,7 +63,7 @@ impl PodTuning {
     ///
     /// # Errors
     /// When the host's interfaces cannot be listed.
-    pub fn begin(pod_cidrs: Vec<IpNet>, state_file: PathBuf) -> Result<Self, LinkError> {
+    pub fn begin(pod_cidrs: Vec<IpNet>, state_file: Option<PathBuf>) -> Result<Self, LinkError> {
         let mut tuning = Self { pod_cidrs, state_file, tuned: BTreeMap::new() };
         tuning.look()?;
         Ok(tuning)
@@ -120,12 +120,13 @@ impl PodTuning {
         for (port, changed) in text.lines().filter_map(parse) {
             tuned.entry(port).or_default().push(changed);
         }
-        let left = Self { pod_cidrs: Vec::new(), state_file: state_file.to_owned(), tuned };
+        let left = Self { pod_cidrs: Vec::new(), state_file: Some(state_file.to_owned()), tuned };
         left.undo()
     }
 
     fn remember(&self) -> io::Result<()> {
-        if let Some(folder) = self.state_file.parent() {
+        let Some(file) = &self.state_file else { return Ok(()) };
+        if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
         let lines = self.tuned.iter().flat_map(|(port, changed)| {
@@ -133,9 +134,9 @@ impl PodTuning {
                 format!("{} {} {} {before} {set}\n", port.index, port.name, setting.name())
             })
         });
-        let temporary = self.state_file.with_extension("new");
+        let temporary = file.with_extension("new");
         fs::write(&temporary, lines.collect::<String>())?;
-        fs::rename(&temporary, &self.state_file)
+        fs::rename(&temporary, file)
     }
 
     fn revert(&mut self) -> Vec<LinkError> {
@@ -144,10 +145,10 @@ impl PodTuning {
             return Vec::new();
         }
         let mut errors: Vec<_> = tuned.iter().flat_map(|(port, changed)| restore(port, changed)).collect();
-        if errors.is_empty()
-            && let Err(error) = fs::remove_file(&self.state_file)
+        if let (Some(file), true) = (&self.state_file, errors.is_empty())
+            && let Err(error) = fs::remove_file(file)
         {
-            errors.push(LinkError::system(format!("removing {}", self.state_file.display()), error));
+            errors.push(LinkError::system(format!("removing {}", file.display()), error));
         }
         errors
     }
