@@ -375,7 +375,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 24] = [
+    const VALUES: [(&str, &str); 26] = [
         ("manifests", "/etc/windlass"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
@@ -395,6 +395,8 @@ mod tests {
         ("dscp", "46"),
         ("annotation-prefix", "flannel.example.org"),
         ("poll", "busy"),
+        ("pin", "0,1"),
+        ("tune-pods", "true"),
         ("no-tun-offload", "true"),
         ("no-gso", "true"),
         ("no-gro", "true"),

@@ -9,6 +9,7 @@ mod links;
 mod messages;
 mod netlink;
 mod nft;
+mod offloads;
 mod open;
 mod outgoing;
 mod patience;

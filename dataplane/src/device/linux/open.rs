@@ -1,15 +1,16 @@
 //! Opening everything the workers of one node run on.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use super::port::{self, NamespaceLock};
-use super::socket;
 use super::source_ports::SourcePorts;
 use super::tun::{Tun, TunConfig, TunOffload};
 use super::udp::UdpPool;
 use super::wait::EpollWait;
+use super::{links, offloads, socket};
 use crate::device::config::{DeviceConfig, DeviceError, Offloads, Opened, UdpConfig};
 use crate::device::dual_stack::DualStack;
 use crate::device::{Waker, WorkerIo};
@@ -98,5 +99,13 @@ fn facts(config: &DeviceConfig, tuns: &[Tun], families: &[Family]) -> Vec<String
         let (underlay, port) = (udp.underlay, udp.port);
         format!("UDP {underlay} port {port}: {count} source ports, UDP_SEGMENT {send}, UDP_GRO {receive}")
     }));
+    facts.extend(underlay_interfaces(config).iter().map(|interface| offloads::fact(interface)));
     facts
+}
+
+/// The interfaces with the underlay addresses; none where they cannot be listed, or the address is any.
+fn underlay_interfaces(config: &DeviceConfig) -> BTreeSet<String> {
+    let addresses = links::local_addresses().unwrap_or_default();
+    let ours = addresses.into_iter().filter(|local| config.underlays.contains(&local.address));
+    ours.map(|local| local.interface).collect()
 }

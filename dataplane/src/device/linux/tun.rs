@@ -58,7 +58,7 @@ impl fmt::Display for TunOffload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TcpAndUdp => "TCP and UDP segmentation",
-            Self::Tcp => "TCP segmentation",
+            Self::Tcp => "TCP segmentation; no UDP segmentation: the kernel is older than Linux 6.2",
             Self::Off => "none",
         })
     }
