@@ -5,8 +5,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use windlass_tests::binary;
-use windlass_tests::netns::on_path;
 use windlass_tests::process::run;
+
+use crate::ovs;
 
 /// What carries the overlay between the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -62,7 +63,7 @@ pub const CONTESTANTS: [Contestant; 20] = [
     on_kernel("kernel-nft-1", "kernel vxlan + nftables, VIP, 1 service").via_vip(1).in_quick(),
     on_kernel("kernel-nft-10k", "kernel vxlan + nftables, VIP, 10,000 services").via_vip(MANY_SERVICES),
     on_ovs("ovs-afpacket", "OVS userspace, AF_PACKET", "system"),
-    on_ovs("ovs-afxdp", "OVS userspace, AF_XDP", "afxdp"),
+    on_ovs("ovs-afxdp", "OVS userspace, AF_XDP", POLLED_PORT),
     on_windlass("windlass-1w", "Windlass, 1 worker", &[]).in_quick(),
     on_windlass("windlass-2w", "Windlass, 2 workers", &["--workers", "2"]).in_quick(),
     on_windlass("windlass-gro", "Windlass, 1 worker, veth GRO on", &[]).with_veth_gro().in_quick(),
@@ -85,6 +86,8 @@ pub const CONTESTANTS: [Contestant; 20] = [
     },
 ];
 
+/// The type of port that Open vSwitch polls without rest.
+const POLLED_PORT: &str = "afxdp";
 const NO_OFFLOADS: &[&str] = &["--no-tun-offload", "--no-gso", "--no-gro"];
 
 const fn on_kernel(key: &'static str, title: &'static str) -> Contestant {
@@ -140,7 +143,7 @@ impl Contestant {
     /// Whether it keeps a core busy while nothing is measured, so that it has to be stopped meanwhile.
     #[must_use]
     pub fn never_rests(&self) -> bool {
-        self.flags().contains(&"busy")
+        self.flags().contains(&"busy") || self.carrier == Carrier::Ovs(POLLED_PORT)
     }
 
     /// How it is set up, in words.
@@ -155,7 +158,10 @@ impl Contestant {
                     flags.join(" ")
                 )
             }
-            Carrier::Ovs(port) => format!("ovs-vswitchd with the netdev datapath and ports of type {port}"),
+            Carrier::Ovs(port) => format!(
+                "ovs-vswitchd, datapath_type=netdev, ports of type {port} (afxdp is polled, each node on a core of its \
+                 own, the default being core 0 for both), VXLAN tunnel, routing by OpenFlow; pods' TX offloads off"
+            ),
         };
         let target = match self.target {
             Target::Pod => "to the pod's address".to_owned(),
@@ -169,12 +175,7 @@ impl Contestant {
     #[must_use]
     pub fn missing(&self, help: &str) -> Option<String> {
         if matches!(self.carrier, Carrier::Ovs(_)) {
-            let why = if on_path("ovs-vswitchd") {
-                "this version does not set Open vSwitch up"
-            } else {
-                "openvswitch-switch is not installed"
-            };
-            return Some(why.to_owned());
+            return ovs::missing();
         }
         let flag = self.flags().iter().find(|word| word.starts_with("--") && !offers(help, word))?;
         Some(format!("this windlass has no {flag}"))

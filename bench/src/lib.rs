@@ -16,6 +16,7 @@ pub mod interrupt;
 pub mod kube_proxy;
 pub mod machine;
 pub mod measure;
+pub mod ovs;
 pub mod programming;
 pub mod report;
 pub mod serve;

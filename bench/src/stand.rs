@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use windlass_tests::node::WindlassNode;
 use windlass_tests::objects::Objects;
 use windlass_tests::peer::KernelPeer;
@@ -13,6 +13,7 @@ use windlass_tests::traffic::ping;
 
 use crate::contestants::{Carrier, Contestant, Target};
 use crate::measure::{Figures, Measure, Span};
+use crate::ovs::OvsNode;
 use crate::programming::Programming;
 use crate::services::{MEASURED, PORT, with_services};
 use crate::{programming, veth};
@@ -34,6 +35,17 @@ pub struct Stand<'a> {
 enum Node<'a> {
     Kernel(#[allow(dead_code)] KernelPeer<'a>),
     Windlass(WindlassNode<'a>),
+    Ovs(OvsNode),
+}
+
+impl Node<'_> {
+    fn signal(&self, name: &str) -> Result<()> {
+        match self {
+            Node::Kernel(_) => Ok(()),
+            Node::Windlass(node) => node.signal(name),
+            Node::Ovs(node) => node.signal(name),
+        }
+    }
 }
 
 impl<'a> Stand<'a> {
@@ -46,7 +58,7 @@ impl<'a> Stand<'a> {
         let (client, server_pods) = (Pods::with_pods(near, 1)?, Pods::with_pods(far, 1)?);
         let backend = server_pods.pod(0)?;
         let server_address = backend.ip(Family::V4);
-        let (nodes, programming) = start_nodes(contestant, topology, backend)?;
+        let (nodes, programming) = start_nodes(contestant, topology, client.pod(0)?, backend)?;
         for host in [near, far] {
             if contestant.veth_gro {
                 veth::gro_on(host)?;
@@ -123,11 +135,7 @@ impl<'a> Stand<'a> {
 
     fn signal_if_restless(&self, signal: &str) -> Result<()> {
         if self.contestant.never_rests() {
-            for node in &self.nodes {
-                if let Node::Windlass(node) = node {
-                    node.signal(signal)?;
-                }
-            }
+            self.nodes.iter().try_for_each(|node| node.signal(signal))?;
         }
         Ok(())
     }
@@ -135,7 +143,12 @@ impl<'a> Stand<'a> {
 
 type Started<'a> = (Vec<Node<'a>>, Option<Programming>);
 
-fn start_nodes<'a>(contestant: Contestant, topology: &'a Topology, backend: &Pod) -> Result<Started<'a>> {
+fn start_nodes<'a>(
+    contestant: Contestant,
+    topology: &'a Topology,
+    client: &Pod,
+    backend: &Pod,
+) -> Result<Started<'a>> {
     let (near, far) = (topology.host(0)?, topology.host(1)?);
     match contestant.carrier {
         Carrier::Kernel => {
@@ -155,7 +168,13 @@ fn start_nodes<'a>(contestant: Contestant, topology: &'a Topology, backend: &Pod
             let objects = objects(contestant, topology, backend.ip(Family::V4));
             Ok((vec![windlass(near, &objects, flags)?, kernel(far, topology)?], None))
         }
-        Carrier::Ovs(_) => bail!("Open vSwitch is not set up"),
+        Carrier::Ovs(port_type) => {
+            let ends = [(near, client, &far.spec), (far, backend, &near.spec)];
+            let nodes = ends.into_iter().enumerate().map(|(core, (host, pod, remote))| {
+                Ok(Node::Ovs(OvsNode::start(host, pod, remote, port_type, core)?))
+            });
+            Ok((nodes.collect::<Result<_>>()?, None))
+        }
     }
 }
 
