@@ -154,7 +154,9 @@ impl Plan {
             interrupt::check()?;
             match self.stand(*contestant, topology, &mut rows) {
                 Ok(stand) => stands.push(stand),
-                Err(error) if contestant.key == BASE || interrupt::interrupted() => return Err(error),
+                Err(error) if contestant.key == base(self.sweep) || interrupt::interrupted() => {
+                    return Err(error);
+                }
                 Err(error) => skip(&mut rows, contestant, &format!("cannot be set up: {error:#}")),
             }
         }
@@ -166,21 +168,21 @@ impl Plan {
             stand.end();
         }
         let settings = Settings { rounds: measured?, ..self.settings() };
-        let report = Report::new(machine, settings, self.measures.clone(), rows);
+        let report = Report::new(machine, settings, base(self.sweep), self.measures.clone(), rows);
         Ok(Report { programming, left_out: self.left_out.clone(), ..report })
     }
 
     /// On a topology of its own, which goes before the first round; nothing in the smallest form and in sweeps.
-    fn program_windlass(&self) -> Result<Option<Programming>> {
+    fn program_windlass(&self) -> Result<Vec<Programming>> {
         if self.contestants.len() <= 2 || self.sweep.is_some() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         interrupt::check()?;
         match programming::windlass(&Topology::pair()?) {
-            Ok(programming) => Ok(Some(programming)),
+            Ok(programming) => Ok(programming),
             Err(error) => {
                 eprintln!("FAILED: programming services: {error:#}");
-                Ok(None)
+                Ok(Vec::new())
             }
         }
     }
@@ -252,12 +254,16 @@ impl Plan {
     }
 }
 
+fn base(sweep: Option<Sweep>) -> &'static str {
+    sweep.map_or(BASE, Sweep::base)
+}
+
 /// Those asked for, or those of the sweep, or those of the form; the base is always there.
 fn contestants(args: &CompareArgs) -> Result<Vec<Contestant>> {
     check_keys(&args.only, contestants::all().map(|contestant| contestant.key))?;
     let mut chosen: Vec<Contestant> = contestants::all()
         .filter(|contestant| match (args.only.is_empty(), args.sweep) {
-            _ if contestant.key == BASE => true,
+            _ if contestant.key == base(args.sweep) => true,
             (false, _) => args.only.iter().any(|key| key == contestant.key),
             (true, Some(sweep)) => sweep.contestants().contains(&contestant.key),
             (true, None) if args.matrix => false,

@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn every_simulated_node_has_addresses_of_its_own() {
-        let nodes: std::collections::BTreeSet<_> = (0..COUNT).map(|it| (vtep(it), pod(it), mac(it))).collect();
+        let nodes: std::collections::BTreeSet<_> =
+            (0..COUNT).map(|it| (vtep(it), pod(it), mac(it))).collect();
         assert_eq!(nodes.len(), COUNT);
         assert_eq!(pod(COUNT - 1).octets(), [10, 244, 126, 114]);
     }

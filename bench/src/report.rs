@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::contestants::{BASE, Contestant};
+use crate::contestants::Contestant;
 use crate::machine::Machine;
 use crate::measure::{Figure, Figures, Measure};
 use crate::programming::Programming;
@@ -48,7 +48,7 @@ pub const METHOD: [&str; 17] = [
      checksum and segmentation off, since its userspace datapath takes neither with tunnels. What never rests (afxdp \
      ports, poll busy) is stopped while others are measured.",
     "Hostile scrapers (40 silent connections; random bytes; 200 requests a connection, unread) are started with each \
-     measure of their contestant, on the client's node. They take CPU themselves, from everyone here.",
+     measure of their contestant, on the client's node, at idle priority (SCHED_IDLE): they belong on other machines.",
     "nftables rules are laid out as kube-proxy's nftables mode does, on the client's node; fillers have one VIP, one TCP \
      port and one endpoint each, the same for Windlass.",
 ];
@@ -120,14 +120,20 @@ pub struct Row {
 impl Report {
     /// Reckons medians and ratios.
     #[must_use]
-    pub fn new(machine: Machine, settings: Settings, measures: Vec<Measure>, mut rows: Vec<Row>) -> Self {
-        let base = rows.iter().find(|row| row.contestant.key == BASE).map(|row| row.values.clone());
-        let base = base.unwrap_or_default();
+    pub fn new(
+        machine: Machine,
+        settings: Settings,
+        base: &'static str,
+        measures: Vec<Measure>,
+        mut rows: Vec<Row>,
+    ) -> Self {
+        let of_base = rows.iter().find(|row| row.contestant.key == base).map(|row| row.values.clone());
+        let of_base = of_base.unwrap_or_default();
         for row in &mut rows {
             for (key, values) in &row.values {
                 let present: Vec<f64> = values.iter().flatten().copied().collect();
                 row.summaries.extend(Summary::of(&present).map(|summary| (key.clone(), summary)));
-                let ratio = base.get(key).and_then(|base| Summary::of_ratios(values, base));
+                let ratio = of_base.get(key).and_then(|base| Summary::of_ratios(values, base));
                 row.ratios.extend(ratio.map(|ratio| (key.clone(), ratio)));
             }
         }
@@ -137,7 +143,7 @@ impl Report {
             machine,
             settings,
             method: METHOD,
-            base: BASE,
+            base,
             measures,
             rows,
             programming: Vec::new(),
@@ -210,7 +216,7 @@ pub fn range(summary: &Summary) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{Report, Row, Settings};
-    use crate::contestants::CONTESTANTS;
+    use crate::contestants::{BASE, CONTESTANTS};
     use crate::machine::Machine;
     use crate::measure::MEASURES;
 
@@ -240,7 +246,7 @@ pub(crate) mod tests {
             }
         }
         rows[2].skipped = Some("openvswitch-switch is not installed".to_owned());
-        Report::new(machine, settings, vec![MEASURES[0]], rows)
+        Report::new(machine, settings, BASE, vec![MEASURES[0]], rows)
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A contestant set up: two nodes in namespaces, a client pod on one and a server pod on the other.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use windlass_tests::netns::{Netns, on_path};
@@ -128,10 +128,7 @@ impl<'a> Stand<'a> {
         command.args(["measure", measure.key]).arg(self.target.to_string());
         command.arg("--warm-up-ms").arg(span.warm_up.as_millis().to_string());
         command.arg("--duration-ms").arg(span.duration.as_millis().to_string());
-        let scrapers = match self.scraped {
-            Some(netns) => scrapers::hostile(netns)?,
-            None => Vec::new(),
-        };
+        let scrapers = self.scraped.map(idle_scrapers).transpose()?;
         let said = run(&mut command);
         drop(scrapers);
         self.pause()?;
@@ -162,6 +159,15 @@ impl<'a> Stand<'a> {
         }
         Ok(())
     }
+}
+
+/// Hostile scrapers that get only the time that nobody else wants: elsewhere they would be on other machines.
+fn idle_scrapers(at: &Netns) -> Result<Vec<Guarded>> {
+    let scrapers = scrapers::hostile(at)?;
+    for scraper in &scrapers {
+        run(Command::new("chrt").args(["--idle", "--pid", "0", &scraper.id().to_string()]))?;
+    }
+    Ok(scrapers)
 }
 
 /// Our own server, and that of iperf3 where there is one.

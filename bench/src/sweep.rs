@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::contestants::BASE;
 use crate::measure::{FLOWS, LOSS_FREE, MEASURES, Measure, PACKET_SIZES, PEERS};
 
 /// What varies.
@@ -37,6 +38,15 @@ impl Sweep {
         }
     }
 
+    /// Key of the contestant that the others are compared with.
+    #[must_use]
+    pub fn base(self) -> &'static str {
+        match self {
+            Self::Peers => "kernel-peers",
+            _ => BASE,
+        }
+    }
+
     /// Keys of the contestants beside the base, unless others are asked for.
     #[must_use]
     pub fn contestants(self) -> &'static [&'static str] {
@@ -54,7 +64,7 @@ impl Sweep {
                 "windlass-vip-1k",
                 "windlass-vip-100k",
             ],
-            Self::Peers => &["kernel-peers", "windlass-peers"],
+            Self::Peers => &["windlass-peers"],
         }
     }
 }

@@ -29,13 +29,21 @@ pub const MEASURES: [Measure; 12] = [
     of("tcp-reverse", "TCP, 1 stream, reverse", "TCP reverse", tcp(1, true), BULK),
     of("udp-small-1", "UDP 18 B, 1 flow, sendmmsg", "18 B, 1 flow", udp(1, &[18]), PACKETS),
     of("udp-small-64", "UDP 18 B, 64 flows, sendmmsg", "18 B, 64 flows", udp(64, &[18]), PACKETS),
-    of("udp-small-gso", "UDP 18 B, 1 flow, UDP_SEGMENT", "18 B, UDP_SEGMENT", SEGMENTED, PACKETS).not_in_quick(),
+    of("udp-small-gso", "UDP 18 B, 1 flow, UDP_SEGMENT", "18 B, UDP_SEGMENT", SEGMENTED, PACKETS)
+        .not_in_quick(),
     of("udp-1400", "UDP 1,400 B, 1 flow, sendmmsg", "1,400 B", udp(1, &[1400]), GOODPUT),
     of("tcp-rr", "TCP request-response", "TCP RR", Kind::RoundTrip(Transport::Tcp), LATENCY),
     of("udp-rr", "UDP request-response", "UDP RR", Kind::RoundTrip(Transport::Udp), LATENCY),
     of("udp-rr-loaded", LOADED, "UDP RR loaded", Kind::LoadedRoundTrip, LATENCY),
-    of("connect-16", "New TCP connections, 16 clients", "New TCP", Kind::Connect { clients: 16 }, CONNECTIONS),
-    of("iperf3", "TCP, 1 stream, by iperf3 and by our tool", "iperf3", Kind::CrossCheck, CHECK).not_in_quick(),
+    of(
+        "connect-16",
+        "New TCP connections, 16 clients",
+        "New TCP",
+        Kind::Connect { clients: 16 },
+        CONNECTIONS,
+    ),
+    of("iperf3", "TCP, 1 stream, by iperf3 and by our tool", "iperf3", Kind::CrossCheck, CHECK)
+        .not_in_quick(),
 ];
 
 /// The sweep over payload sizes. IMIX is 7 small, 4 middle and 1 large packet: frames of 64, 594 and 1,446 bytes.
@@ -104,8 +112,10 @@ const SIZED: &[Figure] = &[
     higher("kpps_per_core", "per busy core", "k packets/s/core").hidden(),
     BUSY,
 ];
-const RATE: &[Figure] =
-    &[higher("kpps", "loss-free", "k packets/s"), higher("overload_kpps", "received, unpaced", "k packets/s").hidden()];
+const RATE: &[Figure] = &[
+    higher("kpps", "loss-free", "k packets/s"),
+    higher("overload_kpps", "received, unpaced", "k packets/s").hidden(),
+];
 const LATENCY: &[Figure] = &[
     higher("p50_us", "p50", "us").lower(),
     higher("p99_us", "p99", "us").lower(),

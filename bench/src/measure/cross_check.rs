@@ -20,7 +20,15 @@ pub const PORT: u16 = 5201;
 pub fn measure(server: SocketAddr, span: Span) -> Result<Figures> {
     let seconds = span.duration.as_secs().max(1).to_string();
     let mut iperf3 = Command::new("iperf3");
-    iperf3.args(["--json", "--client", &server.ip().to_string(), "--port", &PORT.to_string(), "--time", &seconds]);
+    iperf3.args([
+        "--json",
+        "--client",
+        &server.ip().to_string(),
+        "--port",
+        &PORT.to_string(),
+        "--time",
+        &seconds,
+    ]);
     let said: Value = serde_json::from_str(&run(&mut iperf3)?).context("iperf3's JSON")?;
     let bits = said["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3's sum_received")?;
     let own = tcp::measure(server, 1, false, span)?.get("gbit").copied().unwrap_or_default();

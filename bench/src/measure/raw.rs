@@ -46,13 +46,15 @@ pub fn measure(server: SocketAddr, spread: Spread, span: Span) -> Result<Figures
 }
 
 fn send(own: Ipv4Addr, server: SocketAddrV4, spread: Spread, span: Span) -> Result<u64> {
-    let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).context("a raw socket")?;
+    let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw)
+        .context("a raw socket")?;
     let begun = Instant::now();
     let mut sent = Sent::default();
     let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, None);
     let mut number = 0;
     while begun.elapsed() < span.whole() {
-        let packets: Vec<_> = (number..number + BATCH).map(|number| spread.packet(own, server, number)).collect();
+        let packets: Vec<_> =
+            (number..number + BATCH).map(|number| spread.packet(own, server, number)).collect();
         let slices: Vec<_> = packets.iter().map(|(_, packet)| [IoSlice::new(packet)]).collect();
         let targets: Vec<_> =
             packets.iter().map(|(target, _)| Some(SockaddrIn::from(SocketAddrV4::new(*target, 0)))).collect();
@@ -66,7 +68,12 @@ fn send(own: Ipv4Addr, server: SocketAddrV4, spread: Spread, span: Span) -> Resu
 impl Spread {
     /// The packet of that number, and where it goes. The kernel fills in length, id and header checksum (raw(7)).
     #[allow(clippy::cast_possible_truncation)]
-    fn packet(self, own: Ipv4Addr, server: SocketAddrV4, number: usize) -> (Ipv4Addr, [u8; HEADERS_LEN + PAYLOAD_LEN]) {
+    fn packet(
+        self,
+        own: Ipv4Addr,
+        server: SocketAddrV4,
+        number: usize,
+    ) -> (Ipv4Addr, [u8; HEADERS_LEN + PAYLOAD_LEN]) {
         let (flow, target) = match self {
             Self::Flows(count) => (number % count, *server.ip()),
             Self::Peers(count) => (0, peers::pod(number % count)),
@@ -97,7 +104,8 @@ mod tests {
 
     #[test]
     fn as_many_flows_as_named_and_each_a_packet_that_parses() -> anyhow::Result<()> {
-        let (own, server) = (Ipv4Addr::new(10, 244, 0, 2), SocketAddrV4::new(Ipv4Addr::new(10, 244, 2, 2), 8080));
+        let (own, server) =
+            (Ipv4Addr::new(10, 244, 0, 2), SocketAddrV4::new(Ipv4Addr::new(10, 244, 2, 2), 8080));
         let mut flows = BTreeSet::new();
         for number in 0..120_000 {
             let (_, packet) = Spread::Flows(100_000).packet(own, server, number);

@@ -167,16 +167,20 @@ fn programming(page: &mut String, report: &Report) {
         return;
     }
     push(page, "<h2>Services, until they are in force (once per run)</h2><table><tr><th>who</th>");
-    push(page, "<th>services</th><th>all, s</th><th>one more, s</th><th>what it spans</th></tr>");
+    push(
+        page,
+        "<th>services</th><th>all, s</th><th>one more, s</th><th>one changed, s</th><th>what it spans</th></tr>",
+    );
     for programming in &report.programming {
         push(
             page,
             &format!(
-                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td>{:.4}</td><td>{:.4}</td><td>{:.4}</td><td>{}</td></tr>",
                 escape(&programming.title),
                 programming.services,
                 programming.all_s,
                 programming.one_more_s,
+                programming.change_one_s,
                 escape(programming.spans)
             ),
         );

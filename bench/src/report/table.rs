@@ -35,9 +35,9 @@ fn programming(text: &mut String, report: &Report) {
         if index == 0 {
             line(text, "\nServices, until they are in force, s (once per run)");
         }
-        let Programming { title, all_s, one_more_s, spans, .. } = programming;
-        let seconds = format!("{all_s:.3}, one more {one_more_s:.3}");
-        line(text, &format!("  {title:<46} {seconds:<28} {spans}"));
+        let Programming { title, all_s, one_more_s, change_one_s, spans, .. } = programming;
+        let seconds = format!("{all_s:.4}, one more {one_more_s:.4}, one changed {change_one_s:.4}");
+        line(text, &format!("  {title:<46} {seconds:<46} {spans}"));
     }
 }
 
