@@ -35,7 +35,7 @@ pub struct CompareArgs {
     #[arg(long)]
     quick: bool,
     /// Vary one thing, with few contestants and measures that fit it
-    #[arg(long, value_enum, conflicts_with_all = ["measures", "smoke"])]
+    #[arg(long, value_enum, conflicts_with = "measures")]
     sweep: Option<Sweep>,
     /// Windlass in all combinations of lane, tuning, workers and services, in place of the usual contestants
     #[arg(long, conflicts_with_all = ["quick", "smoke", "sweep", "only"])]
