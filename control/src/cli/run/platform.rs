@@ -17,7 +17,7 @@ use windlass_dataplane::device::{
 };
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine;
-use windlass_dataplane::tables::{ForwardingTables, TableSet, Writer};
+use windlass_dataplane::tables::{Draft, ForwardingTables, TableSet, Writer};
 use windlass_dataplane::worker::{Workers, WorkersConfig};
 
 use super::inspect::{Known, Subject};
@@ -83,10 +83,10 @@ pub(super) struct Change {
 pub(super) fn start(
     config: &Config,
     settings: &NodeSettings,
-    tables: TableSet,
+    tables: &TableSet,
     known: Known,
 ) -> anyhow::Result<Running> {
-    let plan = host_plan(config, settings, &tables);
+    let plan = host_plan(config, settings, tables);
     let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
     let seed = RandomState::new().build_hasher().finish();
     let mut opened = device::open(&device_config(config, settings, seed)?)?;
@@ -95,13 +95,8 @@ pub(super) fn start(
         tracing::info!("{fact}");
     }
     let host = HostState::apply(plan)?;
-    PodTuning::sweep(PODS_FILE.as_ref())?;
-    let pods = if config.tune_pods {
-        Some(PodTuning::begin(settings.pod_cidrs.clone(), Some(PODS_FILE.into()))?)
-    } else {
-        None
-    };
-    let writer = Writer::new(tables);
+    let pods = pod_tuning(config, settings)?;
+    let writer = Writer::new(tables.clone());
     let device = DeviceRow {
         name: opened.device,
         mtu: settings.overlay_mtu,
@@ -141,10 +136,10 @@ impl Running {
 
     /// Publishes tables, forgets UDP connections whose backend has gone (F6), and makes the host's routes follow.
     /// A connection that a worker opens by the tables before is seen to by its next packet.
-    pub(super) fn change(&mut self, settings: &NodeSettings, tables: TableSet) -> Change {
-        let routes = device_routes(settings, &tables);
+    pub(super) fn change(&mut self, settings: &NodeSettings, draft: &Draft) -> Change {
+        let routes = device_routes(settings, draft.tables());
         let before = self.writer.current();
-        let after = self.writer.publish(tables);
+        let after = self.writer.publish_draft(draft);
         let unchanged = std::ptr::eq(before.services(), after.services());
         let purged = if unchanged {
             0
@@ -223,6 +218,13 @@ fn device_routes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
     routes.retain(|prefix| if prefix.addr().is_ipv6() { ipv6 } else { ipv4 });
     routes.extend(source_vips(settings).into_iter().map(IpNet::from));
     routes
+}
+
+/// Puts back what a killed run has left of the pods' veths, and tunes them where that is wanted.
+fn pod_tuning(config: &Config, settings: &NodeSettings) -> Result<Option<PodTuning>, LinkError> {
+    PodTuning::sweep(PODS_FILE.as_ref())?;
+    let begin = || PodTuning::begin(settings.pod_cidrs.clone(), Some(PODS_FILE.into()));
+    config.tune_pods.then(begin).transpose()
 }
 
 /// What becomes of the pods' veths, for the log and `show device`.
