@@ -134,6 +134,11 @@ impl<'a> WindlassNode<'a> {
         self.wait_until_up()
     }
 
+    /// The flags of the next [`WindlassNode::start_again`].
+    pub fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(ToString::to_string).collect();
+    }
+
     /// Sends SIGTERM and expects exit code 0, and the host as it was before the first start.
     ///
     /// # Errors

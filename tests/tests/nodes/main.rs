@@ -10,6 +10,7 @@ mod refusals;
 mod reload;
 mod scrape;
 mod services;
+mod tuning;
 mod windlass_pair;
 
 use windlass_tests::traffic::Traffic;
