@@ -189,6 +189,8 @@ pub enum Hindrance {
     None,
     /// The process lacks CAP_NET_ADMIN.
     NoNetAdmin,
+    /// The process lacks CAP_NET_RAW.
+    NoNetRaw,
     /// There is no /dev/net/tun.
     NoTun,
 }
@@ -199,6 +201,7 @@ impl Hindrance {
         match self {
             Self::None => r#"exec "$@""#,
             Self::NoNetAdmin => r#"exec setpriv --bounding-set=-net_admin "$@""#,
+            Self::NoNetRaw => r#"exec setpriv --bounding-set=-net_raw "$@""#,
             Self::NoTun => r#"mount -t tmpfs none /dev/net && exec "$@""#,
         }
     }

@@ -102,7 +102,7 @@ fn receiving_pool(address: &str, gro: bool) -> UdpPool {
     if gro {
         socket::join_received(&receiver).unwrap();
     }
-    UdpPool::new(receiver, SourcePorts::bind(&config).unwrap(), true, lock)
+    UdpPool::new(receiver, SourcePorts::bind(&config).unwrap(), true, None, lock)
 }
 
 /// A batch of `count` datagrams of 22 + `bytes` to `remote`.
