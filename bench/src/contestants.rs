@@ -64,7 +64,7 @@ pub const BASE: &str = "kernel";
 pub const MANY_SERVICES: usize = 10_000;
 
 /// All contestants, the base first.
-pub const CONTESTANTS: [Contestant; 26] = [
+pub const CONTESTANTS: [Contestant; 27] = [
     on_kernel(BASE, "kernel vxlan").in_quick(),
     on_kernel("kernel-gro", "kernel vxlan, veth GRO on").with_veth_gro().in_quick(),
     on_kernel("kernel-nft-1", "kernel vxlan + nftables, VIP, 1 service").via_vip(1).in_quick(),
@@ -73,10 +73,11 @@ pub const CONTESTANTS: [Contestant; 26] = [
     on_ovs("ovs-afxdp", "OVS userspace, AF_XDP", POLLED_PORT),
     on_windlass("windlass-1w", "Windlass, 1 worker", &[]).in_quick(),
     on_windlass("windlass-2w", "Windlass, 2 workers", &["--workers", "2"]),
-    on_windlass("windlass-gro", "Windlass, 1 worker, veth GRO on", &[]).with_veth_gro().in_quick(),
+    on_windlass("windlass-gro", "Windlass, 1 worker, veth GRO on", &[]).with_veth_gro(),
     on_windlass("windlass-gro-2w", "Windlass, 2 workers, veth GRO on", &["--workers", "2"]).with_veth_gro(),
     on_windlass("windlass-tuned", "Windlass, 1 worker, tuned pods", &["--tune-pods"]).in_quick(),
-    on_windlass("windlass-pinned", "Windlass, 1 worker, pinned", &["--pin"]),
+    on_windlass("windlass-tuned-2w", "Windlass, 2 workers, tuned pods", &["--workers", "2", "--tune-pods"]),
+    on_windlass("windlass-pinned-2w", "Windlass, 2 workers, pinned", &["--workers", "2", "--pin", "auto"]),
     on_windlass("windlass-vip-1", "Windlass, 1 worker, VIP, 1 service", &[]).via_vip(1).in_quick(),
     on_windlass("windlass-vip-10k", "Windlass, 1 worker, VIP, 10,000 services", &[])
         .via_vip(MANY_SERVICES)

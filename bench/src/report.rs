@@ -29,7 +29,8 @@ pub const METHOD: [&str; 17] = [
     "The warm-up is not counted. Throughput and packets are counted where they are received.",
     "Busy cores are of the whole machine (/proc/stat, idle and iowait left out), generator and server included, and \
      whatever else runs on it.",
-    "No pinning: neither of the traffic, nor of Windlass, nor of interrupts.",
+    "No pinning, neither of the traffic nor of interrupts, and of a contestant only where its name or how it is set up \
+     says so.",
     "TCP: one thread a connection, 128 KB writes, the system's congestion control and buffers.",
     "UDP floods: one thread, sendmmsg of 64 datagrams (1 flow) or 16 of each flow in turn (64 flows), or of 4 \
      UDP_SEGMENT messages of 64 segments; received by one thread with recvmmsg into an 8 MB buffer. They are not \

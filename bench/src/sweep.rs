@@ -52,7 +52,7 @@ impl Sweep {
     pub fn contestants(self) -> &'static [&'static str] {
         match self {
             Self::PacketSize | Self::Ndr => {
-                &["kernel-gro", "ovs-afpacket", "ovs-afxdp", "windlass-1w", "windlass-gro"]
+                &["kernel-gro", "ovs-afpacket", "ovs-afxdp", "windlass-1w", "windlass-tuned"]
             }
             Self::Flows => &["kernel-nft-1", "windlass-1w", "windlass-2w", "windlass-vip-1"],
             // nft takes minutes for 100,000 services.
