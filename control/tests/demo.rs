@@ -3,7 +3,6 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -21,11 +20,9 @@ fn number(value: &Value) -> u64 {
 
 #[test]
 fn demo_carries_everything_and_says_so_in_json() {
-    let started = Instant::now();
     let output = demo(&["--duration", "1s", "--json"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert_eq!(output.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(started.elapsed() < Duration::from_secs(10), "took {:?}", started.elapsed());
     let report: Value = serde_json::from_str(&text).expect("one JSON object and nothing else");
 
     assert_eq!(report["passed"], true);

@@ -82,7 +82,7 @@ impl Guarded {
     /// Starts a server and returns when it has printed a line beginning with `ready`.
     ///
     /// # Errors
-    /// When it ends first, or says nothing for 5 s.
+    /// When it ends first, or says nothing for 20 s.
     pub fn spawn_ready(command: &mut Command) -> Result<Self> {
         let mut server = Self::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
         let stdout = server.child.stdout.take().context("stdout is piped")?;
@@ -93,7 +93,7 @@ impl Guarded {
                 let _ = said.send(line);
             }
         });
-        let first = line.recv_timeout(Duration::from_secs(5));
+        let first = line.recv_timeout(Duration::from_secs(20));
         match first {
             Ok(line) if line.starts_with("ready") => Ok(server),
             other => Err(anyhow!("`{}` did not become ready: {other:?}", shown(command))),

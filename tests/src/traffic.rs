@@ -148,7 +148,7 @@ pub fn ping_sizes(from: &Netns, to: IpAddr) -> Result<()> {
 
 fn ping_until_answered(from: &Netns, to: IpAddr, size: usize) -> Result<()> {
     let once = format!("ping -n -c 1 -W 1 -s {size} {to}");
-    wait_until(&format!("ping -s {size} {} -> {to}", from.name()), Duration::from_secs(5), || {
+    wait_until(&format!("ping -s {size} {} -> {to}", from.name()), Duration::from_secs(20), || {
         Ok(from.exec(&once).is_ok())
     })
 }

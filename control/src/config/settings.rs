@@ -97,6 +97,15 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_POLL", value_name = "MODE", hide_env_values = true)]
     poll: Option<String>,
 
+    /// CPU of each worker, like 0,1, or auto [default: any]
+    #[arg(long, env = "WINDLASS_PIN", value_name = "CPUS", hide_env_values = true)]
+    pin: Option<Vec<String>>,
+
+    /// Let the pods' host-side veths aggregate what pods send (GRO), until exit [default: false]
+    #[arg(long, env = "WINDLASS_TUNE_PODS", value_name = "BOOL", num_args = 0..=1,
+        default_missing_value = "true", hide_env_values = true)]
+    tune_pods: Option<String>,
+
     /// Exchange no superpackets with the overlay device [default: false]
     #[arg(long, env = "WINDLASS_NO_TUN_OFFLOAD", value_name = "BOOL", num_args = 0..=1,
         default_missing_value = "true", hide_env_values = true)]
@@ -127,7 +136,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 28] = [
     "manifests",
     "node",
     "underlay-addr",
@@ -147,6 +156,8 @@ pub const NAMES: [&str; 26] = [
     "dscp",
     "annotation-prefix",
     "poll",
+    "pin",
+    "tune-pods",
     "no-tun-offload",
     "no-gso",
     "no-gro",

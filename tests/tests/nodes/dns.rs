@@ -69,7 +69,7 @@ fn serve_dns(pod: &Pod) -> Result<Guarded> {
         .stderr(Stdio::null());
     let server = Guarded::spawn(&mut command)?;
     let traffic = traffic();
-    wait_until("dnsmasq to answer in its own pod", std::time::Duration::from_secs(5), || {
+    wait_until("dnsmasq to answer in its own pod", std::time::Duration::from_secs(20), || {
         Ok(traffic.dns(&pod.netns, pod.ip(Family::V6), NAME, Transport::Tcp).is_ok())
     })?;
     Ok(server)

@@ -1,16 +1,17 @@
 //! Opening everything the workers of one node run on.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use super::port::{self, NamespaceLock};
-use super::socket;
 use super::source_ports::SourcePorts;
 use super::tun::{Tun, TunConfig, TunOffload};
 use super::tunnel_gso::{Lane, TunnelGso};
 use super::udp::UdpPool;
 use super::wait::EpollWait;
+use super::{links, offloads, socket};
 use crate::device::config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode, UdpConfig};
 use crate::device::dual_stack::DualStack;
 use crate::device::{Waker, WorkerIo};
@@ -56,7 +57,7 @@ fn open_worker(
     offloads: Offloads,
     shared: bool,
 ) -> Result<(WorkerIo, Arc<dyn Waker>), DeviceError> {
-    let mut descriptors = vec![tun.as_raw_fd()];
+    let mut sockets = Vec::with_capacity(families.len());
     let (mut v4, mut v6) = (None, None);
     for (source_ports, udp) in families {
         let receiver = socket::receiving(udp, shared)?;
@@ -64,14 +65,14 @@ fn open_worker(
             // Refused before Linux 5.0; `facts` has told.
             let _ = socket::join_received(&receiver);
         }
-        descriptors.push(receiver.as_raw_fd());
+        sockets.push(receiver.as_raw_fd());
         let joins = offloads.udp_send && socket::joins_sent(source_ports.socket(0));
         let lane = lane.and_then(|lane| Lane::new(lane, udp.underlay));
         let pool = UdpPool::new(receiver, Arc::clone(source_ports), joins, lane, Arc::clone(lock));
         *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);
     }
     let failed = |error: io::Error| DeviceError::system("opening an epoll instance", error);
-    let wait = EpollWait::new(&descriptors).map_err(failed)?;
+    let wait = EpollWait::new(tun.as_raw_fd(), &sockets).map_err(failed)?;
     let waker = wait.waker();
     let underlay = DualStack::new(v4, v6);
     let worker = WorkerIo { overlay: Box::new(tun), underlay: Box::new(underlay), wait: Box::new(wait) };
@@ -124,5 +125,13 @@ fn facts(config: &DeviceConfig, tuns: &[Tun], families: &[Family]) -> Vec<String
         let (underlay, port) = (udp.underlay, udp.port);
         format!("UDP {underlay} port {port}: {count} source ports, UDP_SEGMENT {send}, UDP_GRO {receive}")
     }));
+    facts.extend(underlay_interfaces(config).iter().map(|interface| offloads::fact(interface)));
     facts
+}
+
+/// The interfaces with the underlay addresses; none where they cannot be listed, or the address is any.
+fn underlay_interfaces(config: &DeviceConfig) -> BTreeSet<String> {
+    let addresses = links::local_addresses().unwrap_or_default();
+    let ours = addresses.into_iter().filter(|local| config.underlays.contains(&local.address));
+    ours.map(|local| local.interface).collect()
 }

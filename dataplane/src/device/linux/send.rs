@@ -9,6 +9,7 @@ use socket2::Socket;
 
 use super::messages::drain_errors;
 use super::outgoing::Outgoing;
+use super::patience::{Patience, says_full};
 use super::source_ports::SourcePorts;
 use super::tunnel_gso::Lane;
 use crate::device::SendReport;
@@ -48,6 +49,8 @@ pub(super) struct Sender {
     /// Where superpackets leave whole.
     lane: Option<Lane>,
     refused: Refused,
+    /// Of the batch being sent.
+    patience: Patience,
 }
 
 impl Sender {
@@ -61,6 +64,7 @@ impl Sender {
             joins,
             lane,
             refused: Refused::default(),
+            patience: Patience::default(),
         }
     }
 
@@ -73,6 +77,7 @@ impl Sender {
     ) -> SendReport {
         let mut report = SendReport::default();
         self.refused.forget_old();
+        self.patience = Patience::default();
         self.sort(source_ports, datagrams);
         let mut at = 0;
         while let Some(&(port, _)) = self.order.get(at) {
@@ -198,7 +203,8 @@ impl Sender {
         }
     }
 
-    /// Sends everything queued. A message that fails is counted, and the rest go on (G10).
+    /// Sends everything queued. A message that finds no room waits for a while, one that fails is counted, and the rest
+    /// go on (G10).
     fn flush(&mut self, socket: &Socket, report: &mut SendReport) {
         let (mut next, mut retries) = (0, 0);
         while next < self.outgoing.queued().len() {
@@ -221,6 +227,7 @@ impl Sender {
                     drain_errors(socket);
                     continue;
                 }
+                Failure::QueueFull if self.patience.waited(socket, error) => continue,
                 Failure::QueueFull => report.queue_full += queued.segments as u64,
                 _ if queued.segments > 1 => {
                     if matches!(error, libc::EIO | libc::EINVAL) {
@@ -247,17 +254,21 @@ impl Sender {
                     report.sent += 1;
                     report.sent_bytes += len as u64;
                 }
-                Err(error) => match Failure::of(error.raw_os_error().unwrap_or_default(), retries) {
-                    Failure::Interrupted => continue,
-                    Failure::Stale => {
-                        retries += 1;
-                        drain_errors(socket);
-                        continue;
+                Err(error) => {
+                    let error = error.raw_os_error().unwrap_or_default();
+                    match Failure::of(error, retries) {
+                        Failure::Interrupted => continue,
+                        Failure::Stale => {
+                            retries += 1;
+                            drain_errors(socket);
+                            continue;
+                        }
+                        Failure::QueueFull if self.patience.waited(socket, error) => continue,
+                        Failure::QueueFull => report.queue_full += 1,
+                        Failure::TooLong => report.too_long += 1,
+                        Failure::Refused => report.refused += 1,
                     }
-                    Failure::QueueFull => report.queue_full += 1,
-                    Failure::TooLong => report.too_long += 1,
-                    Failure::Refused => report.refused += 1,
-                },
+                }
             }
             (segment, retries) = (segment + 1, 0);
         }
@@ -282,7 +293,7 @@ impl Failure {
     fn of(error: i32, retries: u32) -> Self {
         match error {
             libc::EINTR => Self::Interrupted,
-            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => Self::QueueFull,
+            full if says_full(full) => Self::QueueFull,
             libc::EMSGSIZE if retries > 0 => Self::TooLong,
             // No ICMP error is reported as either.
             libc::EIO | libc::EINVAL => Self::Refused,

@@ -28,7 +28,8 @@ pub(super) struct UdpPool {
     receiver: Socket,
     source_ports: Arc<SourcePorts>,
     receive: Messages,
-    /// How many messages of the last batch's size make a batch.
+    /// How many messages the next batch asks for: what costs little to ask for in vain, and no more than a batch holds
+    /// if they are as long as the last ones.
     wanted: usize,
     sender: Sender,
     /// Held for as long as any worker lives.
@@ -75,7 +76,8 @@ impl UnderlaySocket for UdpPool {
             batch.datagrams.push(Datagram { packet, remote, tos, source_port: 0 });
         }
         if count > 0 {
-            self.wanted = (BATCH_LEN * count / received_len.max(1)).clamp(1, RECEIVE_MESSAGES);
+            let fit = BATCH_LEN * count / received_len.max(1);
+            self.wanted = fit.min(2 * count).clamp(1, RECEIVE_MESSAGES);
         }
         Ok(batch.datagrams.len())
     }
