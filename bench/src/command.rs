@@ -49,7 +49,10 @@ fn run(action: Action) -> Result<()> {
     match action {
         Action::Compare(args) => compare::run(&args),
         Action::Serve { address } => serve::serve(address),
-        Action::TunePods { pod_cidr } => Ok(PodTuning::begin(vec![pod_cidr], None)?.keep()),
+        Action::TunePods { pod_cidr } => {
+            PodTuning::begin(vec![pod_cidr], None)?.keep();
+            Ok(())
+        }
         Action::Measure(args) => measure::run(&args),
     }
 }
