@@ -61,6 +61,16 @@ fn on(features: &str) -> String {
     if on.is_empty() { "none".to_owned() } else { on.join(", ") }
 }
 
+/// The host-side veths of the node's pods, by name.
+///
+/// # Errors
+/// When they cannot be listed.
+pub fn pod_ports(netns: &Netns) -> Result<Vec<String>> {
+    let ports = netns.ip("-o link show master cni0")?;
+    let names = ports.lines().filter_map(|line| line.split(": ").nth(1));
+    Ok(names.map(|name| name.split('@').next().unwrap_or(name).to_owned()).collect())
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

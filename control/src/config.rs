@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use windlass_dataplane::device::Offloads;
+use windlass_dataplane::device::{Offloads, TunnelGsoMode};
 use windlass_dataplane::tables::local::{DEFAULT_SOURCE_VIP_V4, DEFAULT_SOURCE_VIP_V6};
 use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
@@ -227,6 +227,13 @@ impl Config {
                 device: !yes(settings, "no-tun-offload")?,
                 udp_send: !yes(settings, "no-gso")?,
                 udp_receive: !yes(settings, "no-gro")?,
+                tunnel_gso: one(settings, "tunnel-gso", "auto, on or off", |text| match text {
+                    "auto" => Some(TunnelGsoMode::Auto),
+                    "on" | "true" => Some(TunnelGsoMode::On),
+                    "off" | "false" => Some(TunnelGsoMode::Off),
+                    _ => None,
+                })?
+                .unwrap_or_default(),
             },
             ignore: ignored(settings)?,
         })
@@ -375,7 +382,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 26] = [
+    const VALUES: [(&str, &str); 27] = [
         ("manifests", "/etc/windlass"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
@@ -400,6 +407,7 @@ mod tests {
         ("no-tun-offload", "true"),
         ("no-gso", "true"),
         ("no-gro", "true"),
+        ("tunnel-gso", "off"),
         ("ignore", "forward-policy,kube-proxy"),
         ("verbose", "2"),
     ];

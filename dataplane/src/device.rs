@@ -22,7 +22,7 @@ pub mod windows;
 #[cfg(windows)]
 pub use windows as platform;
 
-pub use config::{DeviceConfig, DeviceError, Offloads, Opened};
+pub use config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode};
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{PodTuning, stay_on, usable_cpus};
 pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};

@@ -120,6 +120,11 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_NO_GRO", value_name = "BOOL", num_args = 0..=1,
         default_missing_value = "true", hide_env_values = true)]
     no_gro: Option<String>,
+
+    /// Hand superpackets to the network card encapsulated: auto (where a trial succeeds), on or off [default: auto]
+    #[arg(long, env = "WINDLASS_TUNNEL_GSO", value_name = "WHEN", hide_env_values = true)]
+    tunnel_gso: Option<String>,
+
     /// Run in spite of this failed check; "windlass check" names them
     #[arg(long, env = "WINDLASS_IGNORE", value_name = "CHECK", hide_env_values = true)]
     ignore: Option<Vec<String>>,
@@ -131,7 +136,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 27] = [
+pub const NAMES: [&str; 28] = [
     "manifests",
     "node",
     "underlay-addr",
@@ -156,6 +161,7 @@ pub const NAMES: [&str; 27] = [
     "no-tun-offload",
     "no-gso",
     "no-gro",
+    "tunnel-gso",
     "ignore",
     "verbose",
     "config",

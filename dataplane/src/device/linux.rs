@@ -1,6 +1,7 @@
 //! Linux: TUN, UDP sockets, epoll, and the host's addresses, routes, settings and filter rules.
 
 mod affinity;
+mod capture;
 mod control;
 mod ethtool;
 mod host;
@@ -23,6 +24,7 @@ mod survey;
 mod sys;
 mod sysctl;
 mod tun;
+mod tunnel_gso;
 mod udp;
 mod virtio;
 mod wait;

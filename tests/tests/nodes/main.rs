@@ -11,6 +11,7 @@ mod reload;
 mod scrape;
 mod services;
 mod tuning;
+mod tunnel_gso;
 mod windlass_pair;
 
 use windlass_tests::traffic::Traffic;

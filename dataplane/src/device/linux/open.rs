@@ -8,10 +8,11 @@ use std::sync::Arc;
 use super::port::{self, NamespaceLock};
 use super::source_ports::SourcePorts;
 use super::tun::{Tun, TunConfig, TunOffload};
+use super::tunnel_gso::{Lane, TunnelGso};
 use super::udp::UdpPool;
 use super::wait::EpollWait;
 use super::{links, offloads, socket};
-use crate::device::config::{DeviceConfig, DeviceError, Offloads, Opened, UdpConfig};
+use crate::device::config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode, UdpConfig};
 use crate::device::dual_stack::DualStack;
 use crate::device::{Waker, WorkerIo};
 
@@ -31,6 +32,7 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         .collect::<Result<Vec<_>, DeviceError>>()?;
     let superpackets = config.offloads.device;
     let tuns = Tun::create(&TunConfig { name: config.name.clone(), queues, mtu: config.mtu, superpackets })?;
+    let (lane, lane_fact) = open_lane(config)?;
     let mut opened = Opened {
         workers: Vec::with_capacity(queues),
         wakers: Vec::with_capacity(queues),
@@ -38,8 +40,9 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         source_ports: families.iter().flat_map(|(ports, _)| ports.ports()).copied().collect(),
         facts: facts(config, &tuns, &families),
     };
+    opened.facts.push(lane_fact);
     for tun in tuns {
-        let (worker, waker) = open_worker(tun, &families, &lock, config.offloads, queues > 1)?;
+        let (worker, waker) = open_worker(tun, &families, lane.as_ref(), &lock, config.offloads, queues > 1)?;
         opened.workers.push(worker);
         opened.wakers.push(waker);
     }
@@ -49,6 +52,7 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
 fn open_worker(
     tun: Tun,
     families: &[Family],
+    lane: Option<&Arc<TunnelGso>>,
     lock: &Arc<NamespaceLock>,
     offloads: Offloads,
     shared: bool,
@@ -63,7 +67,8 @@ fn open_worker(
         }
         sockets.push(receiver.as_raw_fd());
         let joins = offloads.udp_send && socket::joins_sent(source_ports.socket(0));
-        let pool = UdpPool::new(receiver, Arc::clone(source_ports), joins, Arc::clone(lock));
+        let lane = lane.and_then(|lane| Lane::new(lane, udp.underlay));
+        let pool = UdpPool::new(receiver, Arc::clone(source_ports), joins, lane, Arc::clone(lock));
         *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);
     }
     let failed = |error: io::Error| DeviceError::system("opening an epoll instance", error);
@@ -72,6 +77,27 @@ fn open_worker(
     let underlay = DualStack::new(v4, v6);
     let worker = WorkerIo { overlay: Box::new(tun), underlay: Box::new(underlay), wait: Box::new(wait) };
     Ok((worker, waker))
+}
+
+/// The tunnel-GSO lane where it is wanted and works, and what to say of it.
+fn open_lane(config: &DeviceConfig) -> Result<(Option<Arc<TunnelGso>>, String), DeviceError> {
+    let off = |why: &str| (None, format!("tunnel-GSO lane off: {why}"));
+    if config.offloads.tunnel_gso == TunnelGsoMode::Off {
+        return Ok(off("by setting"));
+    }
+    let forced = config.offloads.tunnel_gso == TunnelGsoMode::On;
+    let opened = match config.offloads.device {
+        true => TunnelGso::open(config, forced).map_err(|why| why.to_string()),
+        false => Err("no superpackets come from the overlay device, by setting".to_owned()),
+    };
+    match opened {
+        Ok(lane) => {
+            let fact = format!("tunnel-GSO lane on: {}", lane.describe());
+            Ok((Some(Arc::new(lane)), fact))
+        }
+        Err(reason) if forced => Err(DeviceError::NoTunnelGso { reason }),
+        Err(reason) => Ok(off(&reason)),
+    }
 }
 
 /// What has become of an offload, for the log.

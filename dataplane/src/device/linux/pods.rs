@@ -80,10 +80,10 @@ impl PodTuning {
         self.tuned.retain(|port, _| found.contains(port));
         let mut has_changed = self.tuned.len() != before;
         for port in found {
-            if let Entry::Vacant(new) = self.tuned.entry(port) {
-                tracing::info!("the pod's veth {} aggregates (--tune-pods)", new.key().name);
-                let changed = tune(new.key());
-                new.insert(changed);
+            if let Entry::Vacant(place) = self.tuned.entry(port) {
+                tracing::info!("the pod's veth {} aggregates (--tune-pods)", place.key().name);
+                let changed = tune(place.key());
+                place.insert(changed);
                 has_changed = true;
             }
         }

@@ -11,6 +11,7 @@ use super::messages::drain_errors;
 use super::outgoing::Outgoing;
 use super::patience::{Patience, says_full};
 use super::source_ports::SourcePorts;
+use super::tunnel_gso::Lane;
 use crate::device::SendReport;
 use crate::device::segments::{ENCAPSULATION_LEN, Superpacket, complete_checksum, segment_count};
 use crate::packet::{Checksum, Datagram, PacketBuf, PacketPool};
@@ -45,20 +46,23 @@ pub(super) struct Sender {
     /// Socket index and datagram index, sorted: the order within a source port is the batch's.
     order: Vec<(u16, u32)>,
     joins: bool,
+    /// Where superpackets leave whole.
+    lane: Option<Lane>,
     refused: Refused,
     /// Of the batch being sent.
     patience: Patience,
 }
 
 impl Sender {
-    /// Joins datagrams by UDP_SEGMENT when `joins`.
-    pub(super) fn new(joins: bool) -> Self {
+    /// Joins datagrams by UDP_SEGMENT when `joins`, and sends superpackets through `lane` where that leads.
+    pub(super) fn new(joins: bool, lane: Option<Lane>) -> Self {
         Self {
             outgoing: Outgoing::new(MESSAGES, PIECES),
             arena: vec![0; ARENA_LEN].into_boxed_slice(),
             used: 0,
             order: Vec::new(),
             joins,
+            lane,
             refused: Refused::default(),
             patience: Patience::default(),
         }
@@ -79,7 +83,10 @@ impl Sender {
         while let Some(&(port, _)) = self.order.get(at) {
             let socket = source_ports.socket(port);
             while let Some(&(_, index)) = self.order.get(at).filter(|next| next.0 == port) {
-                self.queue(socket, pool, &datagrams[index as usize], &mut report);
+                let datagram = &datagrams[index as usize];
+                if !self.send_whole(source_ports, port, pool, datagram, &mut report) {
+                    self.queue(socket, pool, datagram, &mut report);
+                }
                 at += 1;
             }
             self.flush(socket, &mut report);
@@ -94,6 +101,31 @@ impl Sender {
             numbered.map(|(datagram, index)| (source_ports.index(datagram.source_port) as u16, index)),
         );
         self.order.sort_unstable();
+    }
+
+    /// Sends a superpacket through the lane, behind what is queued for its source port; `false` when it has to leave
+    /// by its socket.
+    fn send_whole(
+        &mut self,
+        source_ports: &SourcePorts,
+        port: u16,
+        pool: &PacketPool,
+        datagram: &Datagram,
+        report: &mut SendReport,
+    ) -> bool {
+        if datagram.packet.segment_len == 0 || !self.lane.as_mut().is_some_and(Lane::is_open) {
+            return false;
+        }
+        self.flush(source_ports.socket(port), report);
+        let payload = pool.bytes(&datagram.packet);
+        let source_port = source_ports.port(port);
+        let Some(segments) = self.lane.as_mut().and_then(|lane| lane.send(source_port, datagram, payload))
+        else {
+            return false;
+        };
+        report.sent += segments.count;
+        report.sent_bytes += segments.len;
+        true
     }
 
     /// Queues what a datagram leaves as, sending what was queued before when there is no more room.

@@ -22,13 +22,13 @@ use crate::offload::coalesce::{Coalescer, Group};
 use crate::packet::{MAX_PACKET_LEN, PacketBatch, PacketBuf, PacketPool};
 
 /// Longest interface name, in bytes (IFNAMSIZ less its final zero).
-const MAX_NAME_LEN: usize = libc::IFNAMSIZ - 1;
+pub(super) const MAX_NAME_LEN: usize = libc::IFNAMSIZ - 1;
 
-const TUN_F_CSUM: u32 = 0x01;
-const TUN_F_TSO4: u32 = 0x02;
-const TUN_F_TSO6: u32 = 0x04;
-const TUN_F_USO4: u32 = 0x20;
-const TUN_F_USO6: u32 = 0x40;
+pub(super) const TUN_F_CSUM: u32 = 0x01;
+pub(super) const TUN_F_TSO4: u32 = 0x02;
+pub(super) const TUN_F_TSO6: u32 = 0x04;
+pub(super) const TUN_F_USO4: u32 = 0x20;
+pub(super) const TUN_F_USO6: u32 = 0x40;
 
 /// What a TUN device is created with.
 #[derive(Clone, Debug)]
@@ -290,7 +290,8 @@ fn set_mtu(config: &TunConfig) -> Result<(), DeviceError> {
     sys::ioctl(&socket.map_err(failed)?, libc::SIOCSIFMTU as c_ulong, argument).map_err(failed)
 }
 
-fn interface_request(name: &str) -> Result<libc::ifreq, DeviceError> {
+/// An interface request that names an interface.
+pub(super) fn interface_request(name: &str) -> Result<libc::ifreq, DeviceError> {
     if !is_interface_name(name) {
         return Err(DeviceError::BadName { name: name.to_owned(), max: MAX_NAME_LEN });
     }
@@ -322,11 +323,12 @@ fn open_error(error: io::Error) -> DeviceError {
     }
 }
 
-fn create_error(name: &str, error: io::Error) -> DeviceError {
+/// Why TUNSETIFF has failed.
+pub(super) fn create_error(name: &str, error: io::Error) -> DeviceError {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => DeviceError::NameTaken { name: name.to_owned() },
         // The kernel says EINVAL for an interface of another kind, or a TUN of other flags.
         Some(libc::EINVAL) => DeviceError::NameTaken { name: name.to_owned() },
-        _ => DeviceError::system(format!("creating the TUN device {name}"), error),
+        _ => DeviceError::system(format!("creating the device {name}"), error),
     }
 }

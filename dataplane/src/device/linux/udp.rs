@@ -16,6 +16,7 @@ use super::messages::Messages;
 use super::port::NamespaceLock;
 use super::send::Sender;
 use super::source_ports::SourcePorts;
+use super::tunnel_gso::Lane;
 use crate::device::{SendReport, UnderlaySocket};
 use crate::packet::{Datagram, DatagramBatch, PacketPool};
 
@@ -36,14 +37,16 @@ pub(super) struct UdpPool {
 }
 
 impl UdpPool {
-    /// Receives on `receiver` and sends from `source_ports`, with `joins` several datagrams per message.
+    /// Receives on `receiver` and sends from `source_ports`, with `joins` several datagrams per message, superpackets
+    /// through `lane`.
     pub(super) fn new(
         receiver: Socket,
         source_ports: Arc<SourcePorts>,
         joins: bool,
+        lane: Option<Lane>,
         lock: Arc<NamespaceLock>,
     ) -> Self {
-        let (receive, sender) = (Messages::new(RECEIVE_MESSAGES), Sender::new(joins));
+        let (receive, sender) = (Messages::new(RECEIVE_MESSAGES), Sender::new(joins, lane));
         Self { receiver, source_ports, receive, wanted: RECEIVE_MESSAGES, sender, _lock: lock }
     }
 }
