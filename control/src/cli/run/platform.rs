@@ -95,12 +95,7 @@ pub(super) fn start(
         tracing::info!("{fact}");
     }
     let host = HostState::apply(plan)?;
-    PodTuning::sweep(PODS_FILE.as_ref())?;
-    let pods = if config.tune_pods {
-        Some(PodTuning::begin(settings.pod_cidrs.clone(), Some(PODS_FILE.into()))?)
-    } else {
-        None
-    };
+    let pods = pod_tuning(config, settings)?;
     let writer = Writer::new(tables.clone());
     let device = DeviceRow {
         name: opened.device,
@@ -223,6 +218,13 @@ fn device_routes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
     routes.retain(|prefix| if prefix.addr().is_ipv6() { ipv6 } else { ipv4 });
     routes.extend(source_vips(settings).into_iter().map(IpNet::from));
     routes
+}
+
+/// Puts back what a killed run has left of the pods' veths, and tunes them where that is wanted.
+fn pod_tuning(config: &Config, settings: &NodeSettings) -> Result<Option<PodTuning>, LinkError> {
+    PodTuning::sweep(PODS_FILE.as_ref())?;
+    let begin = || PodTuning::begin(settings.pod_cidrs.clone(), Some(PODS_FILE.into()));
+    config.tune_pods.then(begin).transpose()
 }
 
 /// What becomes of the pods' veths, for the log and `show device`.

@@ -4,6 +4,7 @@
 //! device. With GRO on the host's side of the veth, what belongs together makes that walk as one superpacket.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -79,10 +80,10 @@ impl PodTuning {
         self.tuned.retain(|port, _| found.contains(port));
         let mut has_changed = self.tuned.len() != before;
         for port in found {
-            if !self.tuned.contains_key(&port) {
-                let changed = tune(&port);
-                tracing::info!("the pod's veth {} aggregates (--tune-pods)", port.name);
-                self.tuned.insert(port, changed);
+            if let Entry::Vacant(place) = self.tuned.entry(port) {
+                tracing::info!("the pod's veth {} aggregates (--tune-pods)", place.key().name);
+                let changed = tune(place.key());
+                place.insert(changed);
                 has_changed = true;
             }
         }
