@@ -1,7 +1,9 @@
 //! The few things of the operating system that control itself asks for.
 
 use std::fmt;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::time::Duration;
 
 /// The node's name unless configured: NODE_NAME, as a DaemonSet sets it, else the host name in lower case.
@@ -33,6 +35,35 @@ pub fn file_stamp(metadata: &std::fs::Metadata) -> [i64; 6] {
     let changed = metadata.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
     let at = changed.unwrap_or_default();
     [0, 0, at.as_secs().cast_signed(), i64::from(at.subsec_nanos()), 0, 0]
+}
+
+/// Writes a file that everybody may read, so that whoever reads it finds either the old text or the whole new
+/// one. Its folder is made if need be.
+///
+/// # Errors
+/// When the system refuses; the old file stays then.
+pub fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let aside = path.with_extension("new");
+    let mut file = File::create(&aside)?;
+    file.write_all(text)?;
+    make_readable(&file)?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(&aside, path)
+}
+
+#[cfg(unix)]
+fn make_readable(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn make_readable(_file: &File) -> io::Result<()> {
+    Ok(())
 }
 
 /// Why a run ends.

@@ -107,9 +107,9 @@ fn manifests_that_cannot_be_read_are_named() {
 #[test]
 fn a_node_that_is_not_there_is_named_with_those_that_are() {
     let output = run(&["--manifests", EXAMPLE, "--node", "node-z"]);
-    fails(&output, 2, "node \"node-z\" is not in the manifests, which have node-a, node-b");
+    fails(&output, 2, "node \"node-z\" is not in the cluster, which has node-a, node-b");
     let output = windlass(&["run", "--manifests", EXAMPLE]).env("NODE_NAME", "From-Env").output().unwrap();
-    fails(&output, 2, "node \"from-env\" is not in the manifests");
+    fails(&output, 2, "node \"from-env\" is not in the cluster");
 }
 
 #[test]
