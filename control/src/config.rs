@@ -7,6 +7,7 @@ pub mod settings;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use windlass_dataplane::device::Offloads;
@@ -49,7 +50,7 @@ pub enum ConfigError {
         wants: String,
     },
     /// A setting without which there is nothing to do.
-    #[error("--{name} is missing: {remedy}")]
+    #[error("--{name} is missing; {remedy}")]
     Missing {
         /// The setting.
         name: &'static str,
@@ -95,6 +96,14 @@ pub enum Dscp {
 pub struct Config {
     /// Files and folders of Kubernetes objects.
     pub manifests: Vec<PathBuf>,
+    /// How the API server is reached, when given.
+    pub kubeconfig: Option<PathBuf>,
+    /// How long to wait for the API server and for this node in the cluster.
+    pub wait: Duration,
+    /// Where is kept what outlives a run.
+    pub state_dir: PathBuf,
+    /// The file that the flannel CNI plugin reads; `None` when it is not to be written.
+    pub subnet_env: Option<PathBuf>,
     /// This node's name.
     pub node: String,
     /// Own underlay addresses, at most one per family; empty to choose.
@@ -152,6 +161,18 @@ impl Config {
             manifests: settings
                 .list("manifests")
                 .map_or_else(Vec::new, |(_, paths)| paths.into_iter().map(PathBuf::from).collect()),
+            kubeconfig: one(settings, "kubeconfig", "a file", |text| Some(PathBuf::from(text)))?,
+            wait: one(settings, "wait", "a number of seconds from 1 to 86400", |text| {
+                text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds)).map(Duration::from_secs)
+            })?
+            .unwrap_or(Duration::from_secs(300)),
+            state_dir: one(settings, "state-dir", "an absolute path", absolute_path)?
+                .unwrap_or("/var/lib/windlass".into()),
+            subnet_env: one(settings, "subnet-env", "an absolute path, or off", |text| match text {
+                "off" => Some(None),
+                _ => absolute_path(text).map(Some),
+            })?
+            .unwrap_or(Some("/run/flannel/subnet.env".into())),
             node: node_name(settings, host_name)?,
             underlay_addrs: underlay_addrs(settings)?,
             underlay_port: one(settings, "underlay-port", "a port from 1 to 65535", |text| {
@@ -352,8 +373,11 @@ fn listener(text: &str) -> Option<Option<SocketAddr>> {
 }
 
 fn socket_path(text: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(text);
-    (path.is_absolute() && text.len() <= 100).then_some(path)
+    absolute_path(text).filter(|_| text.len() <= 100)
+}
+
+fn absolute_path(text: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(text)).filter(|path| path.has_root())
 }
 
 #[cfg(test)]
@@ -367,8 +391,12 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 24] = [
+    const VALUES: [(&str, &str); 28] = [
         ("manifests", "/etc/windlass"),
+        ("kubeconfig", "/etc/kubernetes/windlass.conf"),
+        ("wait", "60"),
+        ("state-dir", "/var/lib/other"),
+        ("subnet-env", "off"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
         ("underlay-port", "8472"),

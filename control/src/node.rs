@@ -228,6 +228,18 @@ fn vni_of(config: &Config, net_conf: Option<&NetConf>) -> Vni {
     })
 }
 
+/// Whether the cluster has that node, and the node a podCIDR.
+///
+/// # Errors
+/// What is missing of them.
+pub fn expect_pod_cidr(state: &ClusterState, node: &str) -> Result<(), NodeError> {
+    match state.nodes.get(node) {
+        None => Err(NodeError::NotFound { node: node.to_owned(), known: known_nodes(state) }),
+        Some(found) if found.pod_cidrs.is_empty() => Err(NodeError::NoPodCidr { node: node.to_owned() }),
+        Some(_) => Ok(()),
+    }
+}
+
 fn known_nodes(state: &ClusterState) -> String {
     let mut names: Vec<_> = state.nodes.keys().take(10).map(String::as_str).collect();
     match state.nodes.len() {

@@ -20,7 +20,7 @@ use crate::cluster::Node;
 use crate::node::NodeSettings;
 
 pub use self::kept::Kept;
-pub use self::own::{OwnNode, Vteps};
+pub use self::own::{Drift, OwnNode, Vteps};
 pub use self::subnet_env::subnet_env;
 
 /// The annotations of this node, with their whole names. `node` says what an operator wants them to be.
@@ -65,7 +65,6 @@ pub fn network_available_patch(now: Timestamp) -> Value {
         message: Some("Flannel is running on this node".to_owned()),
         last_transition_time: Some(Time(now)),
         last_heartbeat_time: Some(Time(now)),
-        ..NodeCondition::default()
     };
     json!({ "status": { "conditions": [condition] } })
 }

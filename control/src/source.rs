@@ -5,7 +5,16 @@ pub mod kube;
 pub mod manifests;
 pub mod objects;
 
-use crate::cluster::{Announcement, Node};
+use crate::cluster::{Announcement, ClusterState, Node, Problem};
+
+/// A cluster as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// What of it can be used.
+    pub state: ClusterState,
+    /// What of it cannot.
+    pub problems: Vec<Problem>,
+}
 
 /// How the problem of an object ends that is left out.
 const IS_SKIPPED: &str = "the object is skipped";

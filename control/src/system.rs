@@ -6,6 +6,8 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 /// The node's name unless configured: NODE_NAME, as a DaemonSet sets it, else the host name in lower case.
 pub fn node_name() -> Option<String> {
     let variable = |name| std::env::var(name).ok();
@@ -108,14 +110,20 @@ impl Signals {
         Ok(Self { runtime, interrupt, terminate })
     }
 
-    /// Sleeps until one comes, or until `well`, asked `every` so often, says no.
-    pub fn wait_while(self, every: Duration, mut well: impl FnMut() -> bool) -> Option<Signal> {
+    /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.
+    pub fn wait_while(
+        self,
+        every: Duration,
+        wake: &Notify,
+        mut well: impl FnMut() -> bool,
+    ) -> Option<Signal> {
         let Self { runtime, mut interrupt, mut terminate } = self;
         runtime.block_on(async move {
             while well() {
                 tokio::select! {
                     _ = interrupt.recv() => return Some(Signal::Interrupt),
                     _ = terminate.recv() => return Some(Signal::Terminate),
+                    () = wake.notified() => {}
                     () = tokio::time::sleep(every) => {}
                 }
             }
@@ -134,12 +142,18 @@ impl Signals {
         Ok(Self { runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()? })
     }
 
-    /// Sleeps until one comes, or until `well`, asked `every` so often, says no.
-    pub fn wait_while(self, every: Duration, mut well: impl FnMut() -> bool) -> Option<Signal> {
+    /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.
+    pub fn wait_while(
+        self,
+        every: Duration,
+        wake: &Notify,
+        mut well: impl FnMut() -> bool,
+    ) -> Option<Signal> {
         self.runtime.block_on(async {
             while well() {
                 tokio::select! {
                     Ok(()) = tokio::signal::ctrl_c() => return Some(Signal::Interrupt),
+                    () = wake.notified() => {}
                     () = tokio::time::sleep(every) => {}
                 }
             }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tokio::sync::Notify;
-use windlass_control::cluster::{ClusterState, ObjectName, Problem};
+use windlass_control::cluster::{ClusterState, ObjectName};
 use windlass_control::source::kube::{Access, ApiSource, Patience, SourceError};
-use windlass_control::source::manifests;
+use windlass_control::source::{Cluster, manifests};
 use windlass_tests::api_server::{ApiServer, Fault};
 use windlass_tests::objects::{Objects, ServiceSpec};
 use windlass_tests::process::wait_until;
@@ -29,14 +29,14 @@ const IMPATIENT: Patience = Patience {
 };
 
 fn cluster() -> Objects {
-    let backend = ("10.244.2.9".parse().unwrap(), "node-51");
+    let backend = (Ipv4Addr::new(10, 244, 2, 9).into(), "node-51");
     Objects::cluster(&[NodeSpec::first(), NodeSpec::second()]).with_service(&WEB, &[backend])
 }
 
 /// A source, what it has told last, and the folder of its kubeconfig.
 struct Mirrored {
     source: ApiSource,
-    told: Option<(ClusterState, Vec<Problem>)>,
+    told: Option<Cluster>,
     _folder: tempfile::TempDir,
 }
 
@@ -68,7 +68,7 @@ impl Mirrored {
 
     fn state(&mut self) -> Result<&ClusterState> {
         self.told = self.source.take().or(self.told.take());
-        Ok(&self.told.as_ref().context("nothing was told")?.0)
+        Ok(&self.told.as_ref().context("nothing was told")?.state)
     }
 
     fn wait_for(&mut self, what: &str, wanted: impl Fn(&ClusterState) -> bool) -> Result<()> {
@@ -252,7 +252,7 @@ fn kinds_that_a_node_can_do_without_are_done_without() -> Result<()> {
     let mut mirrored = Mirrored::listed(&server)?;
     ensure!(mirrored.state()?.service_cidrs.is_empty());
     let problems: Vec<String> =
-        mirrored.told.iter().flat_map(|told| &told.1).map(ToString::to_string).collect();
+        mirrored.told.iter().flat_map(|told| &told.problems).map(ToString::to_string).collect();
     let says = |word: &str| problems.iter().any(|problem| problem.contains(word));
     ensure!(says("--service-cidr") && says("kube-flannel/kube-flannel-cfg") && says("--vni"), "{problems:?}");
     server.recover();

@@ -67,7 +67,7 @@ fn wrong_usage_exits_with_2() {
     fails(&windlass(&[]).output().unwrap(), 2, "Usage: windlass");
     fails(&windlass(&["fly"]).output().unwrap(), 2, "unrecognized subcommand");
     fails(&run(&["--vnni", "1"]), 2, "unexpected argument '--vnni'");
-    fails(&run(&["--node", "a"]), 2, "--manifests is missing: give files or folders");
+    fails(&run(&["--node", "a"]), 2, "--manifests is missing; give files or folders");
     fails(
         &run(&["--vni", "16777216"]),
         2,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use self::http::{Chunks, Request};
@@ -89,15 +89,7 @@ impl ApiServer {
     /// # Errors
     /// When the address cannot be bound there.
     pub fn start_in(netns: &Netns, addr: SocketAddr, objects: &Objects) -> Result<Self> {
-        let path = netns.path();
-        // A socket stays in the namespace that its thread was in when it was made.
-        let bound = thread::spawn(move || -> Result<TcpListener> {
-            let namespace = std::fs::File::open(path)?;
-            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)?;
-            Ok(TcpListener::bind(addr)?)
-        });
-        let listener = bound.join().map_err(|_| anyhow!("the binding thread panicked"))?;
-        Self::serve(listener.with_context(|| format!("binding {addr}"))?, objects)
+        Self::serve(netns.listen(addr)?, objects)
     }
 
     fn serve(listener: TcpListener, objects: &Objects) -> Result<Self> {

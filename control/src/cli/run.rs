@@ -1,25 +1,30 @@
 //! `windlass run`: everything that can be checked is checked before anything of the host is touched.
 
 mod drops;
+mod follow;
 pub(super) mod inspect;
+mod join;
 pub(super) mod platform;
 mod readings;
 mod reload;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
 use clap::ArgMatches;
+use tokio::sync::Notify;
 use windlass_control::admin::Admin;
-use windlass_control::compile::{Compiled, compile};
-use windlass_control::config::{Config, ConfigError, Settings};
+use windlass_control::compile::{Compiler, Update};
+use windlass_control::config::{Config, Settings};
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
-use windlass_control::source::manifests;
-use windlass_control::source::manifests::watch::Watch;
+use windlass_control::source::Cluster;
 use windlass_control::system::{self, Signals};
+use windlass_dataplane::tables::TableSet;
 
 use self::drops::DropLog;
+use self::follow::Followed;
 use self::inspect::Known;
 use self::reload::Reload;
 
@@ -27,16 +32,20 @@ use self::reload::Reload;
 pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
     super::log::start(&config);
-    let watch = Watch::new(&config.manifests);
-    let Prepared { host, compiled, known } = prepare(&config)?;
+    let wake = Arc::new(Notify::new());
+    let (mut followed, cluster) = Followed::begin(&config, Arc::clone(&wake))?;
+    let Prepared { host, compiler, update, known } = prepare(&config, cluster)?;
+    followed.register(&known.current())?;
     let signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
     let admin = Admin::bind(config.metrics, &config.admin_socket)?;
-    let mut running = platform::start(&config, &known.current().settings, compiled.tables, known.clone())?;
-    let mut reload = Reload::new(&config, host, watch, known);
+    let mut running =
+        platform::start(&config, &known.current().settings, update.draft.tables(), known.clone())?;
+    followed.announce(&known.current());
+    let mut reload = Reload::new(&config, host, followed, compiler, known);
     let admin = admin.serve(running.readings(reload.record())).context("cannot start the admin thread")?;
     tracing::info!(node = config.node, device = config.device, "forwarding");
     let mut drops = DropLog::default();
-    let ended = signals.wait_while(reload::LOOK_EVERY, || {
+    let ended = signals.wait_while(reload::LOOK_EVERY, &wake, || {
         reload.look(&mut running);
         running.reap();
         drops.look(Instant::now(), |reason| running.dropped(reason));
@@ -53,38 +62,32 @@ pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
 /// What was read before anything was touched.
 struct Prepared {
     host: platform::Host,
-    compiled: Compiled,
+    compiler: Compiler,
+    update: Update,
     known: Known,
 }
 
-/// Reads the cluster, finds this node in it, and compiles its tables. Touches nothing.
-fn prepare(config: &Config) -> anyhow::Result<Prepared> {
-    if config.manifests.is_empty() {
-        let remedy = "give files or folders with the cluster's objects, as `kubectl get \
-                      nodes,services,endpointslices,servicecidrs -A -o yaml` prints them";
-        return Err(ConfigError::Missing { name: "manifests", remedy }.into());
-    }
-    let loaded = manifests::load(&config.manifests, &config.annotation_prefix)?;
-    for problem in &loaded.problems {
+/// Finds this node in the cluster, and compiles its tables. Touches nothing.
+fn prepare(config: &Config, cluster: Cluster) -> anyhow::Result<Prepared> {
+    for problem in &cluster.problems {
         tracing::warn!("{problem}");
-    }
-    if loaded.passed_over > 0 {
-        tracing::debug!("{} objects of other kinds are passed over", loaded.passed_over);
     }
     let host = platform::Host::observe()?;
-    let (settings, found) = node::resolve(&loaded.state, config, &host)?;
-    let compiled = compile(&loaded.state, &settings);
-    for problem in found.iter().chain(&compiled.problems) {
+    let (settings, found) = node::resolve(&cluster.state, config, &host)?;
+    let mut compiler = Compiler::new(settings.clone());
+    compiler.follow(&cluster.state);
+    let update = compiler.update();
+    for problem in found.iter().chain(&update.problems) {
         tracing::warn!("{problem}");
     }
-    say(&settings, &compiled);
-    super::check::gate(config, &loaded.state, &settings)?;
-    let problems = [loaded.problems, found, compiled.problems.clone()].concat();
-    let known = Known::new(Origin { state: loaded.state, settings, problems });
-    Ok(Prepared { host, compiled, known })
+    say(&settings, update.draft.tables());
+    super::check::gate(config, &cluster.state, &settings)?;
+    let problems = [cluster.problems, found, update.problems.clone()].concat();
+    let known = Known::new(Origin { state: cluster.state, settings, problems });
+    Ok(Prepared { host, compiler, update, known })
 }
 
-fn say(settings: &NodeSettings, compiled: &Compiled) {
+fn say(settings: &NodeSettings, tables: &TableSet) {
     for choice in &settings.underlay {
         tracing::info!("underlay address {choice}");
     }
@@ -99,7 +102,6 @@ fn say(settings: &NodeSettings, compiled: &Compiled) {
         list(&settings.cluster_cidrs),
         if settings.service_cidrs.is_empty() { "by VIP".to_owned() } else { list(&settings.service_cidrs) },
     );
-    let tables = &compiled.tables;
     tracing::info!(
         "{} VTEPs, {} neighbors, {} routes, {} services",
         tables.fdb.len(),

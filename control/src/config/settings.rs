@@ -23,6 +23,22 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_MANIFESTS", value_name = "PATH", num_args = 1.., hide_env_values = true)]
     manifests: Option<Vec<String>>,
 
+    /// Read the cluster from its API server, reached as this kubeconfig says [default: a pod's service account]
+    #[arg(long, env = "WINDLASS_KUBECONFIG", value_name = "FILE", hide_env_values = true)]
+    kubeconfig: Option<String>,
+
+    /// Seconds to wait for the API server and for this node in the cluster [default: 300]
+    #[arg(long, env = "WINDLASS_WAIT", value_name = "SECONDS", hide_env_values = true)]
+    wait: Option<String>,
+
+    /// Folder for what outlives a run: the VTEPs' MACs [default: /var/lib/windlass]
+    #[arg(long, env = "WINDLASS_STATE_DIR", value_name = "PATH", hide_env_values = true)]
+    state_dir: Option<String>,
+
+    /// File written for the flannel CNI plugin, or "off" [default: /run/flannel/subnet.env]
+    #[arg(long, env = "WINDLASS_SUBNET_ENV", value_name = "PATH", hide_env_values = true)]
+    subnet_env: Option<String>,
+
     /// This node's name [default: NODE_NAME, else the host name in lower case]
     #[arg(long, env = "WINDLASS_NODE", value_name = "NAME", hide_env_values = true)]
     node: Option<String>,
@@ -122,8 +138,12 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 29] = [
     "manifests",
+    "kubeconfig",
+    "wait",
+    "state-dir",
+    "subnet-env",
     "node",
     "underlay-addr",
     "underlay-port",

@@ -1,4 +1,3 @@
-use super::own::Drift;
 use super::*;
 use crate::cluster::{Announcement, ClusterState};
 use crate::config::{Config, settings};

@@ -11,11 +11,11 @@ mod failure;
 mod follow;
 mod kind;
 mod mirror;
+mod patch;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::future::Future;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,8 @@ use self::failure::Request;
 use self::follow::{Event, Followed, Listener};
 use self::kind::FLANNEL_CONFIG;
 use self::mirror::{Mirror, Mirrored};
-use crate::cluster::{ClusterState, Problem};
+use super::Cluster;
+use crate::cluster::Problem;
 
 /// How long changes are gathered before they are told: a rollout changes many objects at once.
 const GATHERED_FOR: Duration = Duration::from_millis(20);
@@ -152,11 +153,6 @@ impl ApiSource {
         &self.server
     }
 
-    /// A client for other requests, which are to be made within [`ApiSource::ask`].
-    pub fn client(&self) -> Client {
-        self.client.clone()
-    }
-
     /// Waits until every kind has been listed, or is known to be kept from us; `say` is told every `say_every`
     /// what is waited for.
     ///
@@ -189,29 +185,14 @@ impl ApiSource {
 
     /// The cluster and what of it cannot be used, if it has changed since it was last taken and all of it is
     /// known.
-    pub fn take(&self) -> Option<(ClusterState, Vec<Problem>)> {
+    pub fn take(&self) -> Option<Cluster> {
         let mut known = self.shared.lock();
         if !known.missing().is_empty() || !std::mem::take(&mut known.is_fresh) {
             return None;
         }
         let mut problems = known.mirror.problems();
         problems.extend(known.withheld());
-        Some((known.mirror.state(), problems))
-    }
-
-    /// Waits for `future` on the source's thread; `None` when that has ended.
-    pub fn ask<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Option<T> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.handle.spawn(async move {
-            // Nobody is left to tell when this fails.
-            let _ = answer.send(future.await);
-        });
-        answered.recv().ok()
-    }
-
-    /// Runs `future` on the source's thread for as long as that lives.
-    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        drop(self.handle.spawn(future));
+        Some(Cluster { state: known.mirror.state(), problems })
     }
 }
 

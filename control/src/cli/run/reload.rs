@@ -1,4 +1,4 @@
-//! Hot reload: changed manifests become tables by the same path as at start, and what cannot change under way
+//! Hot reload: a changed cluster becomes tables by the same path as at start, and what cannot change under way
 //! stays as it was, which is said.
 
 use std::collections::BTreeSet;
@@ -8,29 +8,31 @@ use std::time::{Duration, Instant, SystemTime};
 
 use windlass_control::changes;
 use windlass_control::cluster::Problem;
-use windlass_control::compile::compile;
+use windlass_control::compile::Compiler;
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
-use windlass_control::source::manifests;
-use windlass_control::source::manifests::watch::Watch;
+use windlass_control::source::Cluster;
 use windlass_dataplane::tables::ForwardingTables;
 
+use super::follow::Followed;
 use super::inspect::Known;
 use super::platform::{Host, Running};
 
-/// How often the manifests are looked at. A change is read at the second look that finds it.
+/// How often manifests are looked at, and changes from the API that nobody woke us for. A change of manifests is
+/// read at the second look that finds it.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Problems and pinned settings named after one reload before the rest is summed up.
 const LINES_PER_RELOAD: usize = 20;
 
-/// Follows the manifests of a node that runs.
+/// Follows the cluster of a node that runs.
 pub(super) struct Reload<'a> {
     config: &'a Config,
     /// The host as it was at start: an address that flaps must not keep a change out.
     host: Host,
-    watch: Watch,
+    followed: Followed<'a>,
+    compiler: Compiler,
     /// The cluster as it was last good, and what the node runs with.
     known: Known,
     said: BTreeSet<String>,
@@ -38,10 +40,16 @@ pub(super) struct Reload<'a> {
 }
 
 impl<'a> Reload<'a> {
-    /// Follows what `watch` looks at, from what was read at start.
-    pub(super) fn new(config: &'a Config, host: Host, watch: Watch, known: Known) -> Self {
+    /// Goes on with what is `followed`, from what was read at start and compiled by `compiler`.
+    pub(super) fn new(
+        config: &'a Config,
+        host: Host,
+        followed: Followed<'a>,
+        compiler: Compiler,
+        known: Known,
+    ) -> Self {
         let said = known.current().problems.iter().map(what_it_says).collect();
-        Self { config, host, watch, known, said, record: Arc::default() }
+        Self { config, host, followed, compiler, known, said, record: Arc::default() }
     }
 
     /// What metrics show of reloads.
@@ -49,13 +57,16 @@ impl<'a> Reload<'a> {
         Arc::clone(&self.record)
     }
 
-    /// Applies the manifests if they have changed. To be called every [`LOOK_EVERY`].
+    /// Applies the cluster if it has changed. To be called every [`LOOK_EVERY`], and when woken.
     pub(super) fn look(&mut self, running: &mut Running) {
-        if !self.watch.has_changed() {
-            return;
-        }
         let started = Instant::now();
-        match self.apply(running) {
+        let before = self.known.current();
+        let applied = match self.followed.changed(&before) {
+            Ok(None) => return,
+            Ok(Some(cluster)) => self.apply(running, &before, cluster),
+            Err(error) => Err(error),
+        };
+        match applied {
             Ok(changed) => {
                 let took = started.elapsed();
                 self.record.succeeded(took);
@@ -64,28 +75,33 @@ impl<'a> Reload<'a> {
             Err(error) => {
                 self.record.failed();
                 tracing::error!(
-                    "reload: {error:#}; everything stays as it was until the manifests change again"
+                    "reload: {error:#}; everything stays as it was until the cluster changes again"
                 );
             }
         }
     }
 
-    fn apply(&mut self, running: &mut Running) -> anyhow::Result<Vec<String>> {
-        let mut loaded = manifests::load(&self.config.manifests, &self.config.annotation_prefix)?;
-        let before = self.known.current();
-        loaded.keep_last_good(&before.state);
-        let (wanted, mut problems) = node::resolve(&loaded.state, self.config, &self.host)?;
+    fn apply(
+        &mut self,
+        running: &mut Running,
+        before: &Origin,
+        mut cluster: Cluster,
+    ) -> anyhow::Result<Vec<String>> {
+        let (wanted, mut problems) = node::resolve(&cluster.state, self.config, &self.host)?;
         let (settings, pinned) = pin(&before.settings, wanted);
-        let compiled = compile(&loaded.state, &settings);
-        problems.splice(0..0, loaded.problems);
-        problems.extend(compiled.problems);
-        let change = running.change(&settings, compiled.tables);
+        cluster.state.keep_unchanged(&before.state);
+        self.compiler.set_settings(&settings);
+        self.compiler.follow(&cluster.state);
+        let update = self.compiler.update();
+        problems.splice(0..0, cluster.problems);
+        problems.extend(update.problems);
+        let change = running.change(&settings, &update.draft);
         self.say(pinned, &problems, change.host.err());
-        self.known.replace(Origin { state: loaded.state, settings, problems });
+        self.known.replace(Origin { state: cluster.state, settings, problems });
         if change.purged > 0 {
             tracing::debug!("{} UDP connections of backends that have gone are forgotten", change.purged);
         }
-        Ok(changes::lines(&change.before, &change.after))
+        Ok(changes::lines(&change.before, &change.after, update.draft.touched()))
     }
 
     /// Warns of what was not said after the reload before.

@@ -86,22 +86,16 @@ impl Mirror {
         }
     }
 
-    /// The cluster.
+    /// The cluster. Objects are shared with those of earlier calls where they are the same.
     pub(super) fn state(&self) -> ClusterState {
-        fn by_name<T: Clone>(shelf: &Shelf<T>) -> BTreeMap<String, T> {
-            let of = |(name, object): (&ObjectName, &Arc<T>)| (name.name.clone(), T::clone(object));
-            shelf.objects.iter().map(of).collect()
-        }
-        fn by_object_name<T: Clone>(shelf: &Shelf<T>) -> BTreeMap<ObjectName, T> {
-            shelf.objects.iter().map(|(name, object)| (name.clone(), T::clone(object))).collect()
-        }
+        let cidrs = self.service_cidrs.objects.iter();
         let mut configs =
             self.flannel_config.objects.values().chain(self.old_flannel_config.objects.values());
         ClusterState {
-            nodes: by_name(&self.nodes),
-            services: by_object_name(&self.services),
-            endpoint_slices: by_object_name(&self.endpoint_slices),
-            service_cidrs: by_name(&self.service_cidrs),
+            nodes: by_name(&self.nodes.objects).collect(),
+            services: self.services.objects.clone(),
+            endpoint_slices: self.endpoint_slices.objects.clone(),
+            service_cidrs: cidrs.map(|(name, cidrs)| (name.name.clone(), cidrs.to_vec())).collect(),
             net_conf: configs.next().map_or(NetConfState::Absent, |conf| NetConfState::clone(conf)),
         }
     }
@@ -114,6 +108,10 @@ impl Mirror {
         let of_configs = configs.into_iter().flat_map(|config| config.problems.values());
         of_nodes.chain(of_slices).chain(of_configs).flatten().cloned().collect()
     }
+}
+
+fn by_name<T>(objects: &BTreeMap<ObjectName, Arc<T>>) -> impl Iterator<Item = (String, Arc<T>)> {
+    objects.iter().map(|(name, object)| (name.name.clone(), Arc::clone(object)))
 }
 
 impl<T: PartialEq> Shelf<T> {
