@@ -67,6 +67,9 @@ fn wrong_usage_exits_with_2() {
     fails(&windlass(&[]).output().unwrap(), 2, "Usage: windlass");
     fails(&windlass(&["fly"]).output().unwrap(), 2, "unrecognized subcommand");
     fails(&run(&["--vnni", "1"]), 2, "unexpected argument '--vnni'");
+    let both = run(&["--kubeconfig", "/nonexistent", "--manifests", "a.yaml"]);
+    fails(&both, 2, "--kubeconfig and --manifests are both given");
+    fails(&run(&["--kubeconfig", "/nonexistent"]), 2, "cannot use the kubeconfig /nonexistent");
     fails(&run(&["--node", "a"]), 2, "--manifests is missing; give files or folders");
     fails(
         &run(&["--vni", "16777216"]),

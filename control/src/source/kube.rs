@@ -302,9 +302,7 @@ impl<K: Mirrored> Listener<K> for Following<'_> {
         let mut known = self.shared.lock();
         let mut has_changed = known.mirror.take(self.kind, event);
         let progress = known.kinds.entry(self.kind).or_default();
-        if let Some(failure) = progress.failure.take() {
-            tracing::info!("{} can be read again after: {failure}", self.kind);
-        }
+        let has_failed = progress.failure.take().is_some();
         if is_list && !progress.is_listed {
             (progress.is_listed, progress.is_settled) = (true, true);
             has_changed = true;
@@ -314,18 +312,20 @@ impl<K: Mirrored> Listener<K> for Following<'_> {
             known.is_fresh = true;
             self.shared.changed.notify_one();
         }
+        if has_failed && known.kinds.values().all(|progress| progress.failure.is_none()) {
+            tracing::info!("{} is read again", self.shared.server);
+        }
     }
 
     fn failed(&mut self, failure: Failure) {
         let mut known = self.shared.lock();
+        // All kinds fail alike when the server is away.
+        let is_said = known.kinds.values().any(|progress| progress.failure.as_ref() == Some(&failure));
+        match is_said || failure.is_gone() {
+            true => tracing::debug!("{}: {failure}", self.kind),
+            false => tracing::warn!("{failure}; what is known of the cluster stays as it is"),
+        }
         let progress = known.kinds.entry(self.kind).or_default();
-        if progress.failure.as_ref() == Some(&failure) {
-            return;
-        }
-        match failure.is_gone() {
-            true => tracing::debug!("{failure}"),
-            false => tracing::warn!("{failure}; what is known of {} stays as it is", self.kind),
-        }
         // What is kept from us from the first is not waited for, unless nothing works without.
         if failure.is_withheld() && !progress.is_settled && !self.kind.is_needed() {
             progress.is_settled = true;

@@ -88,10 +88,10 @@ impl Failure {
         Self::passing(format!("{server} has not answered for {} s to {verb} {kind}", limit.as_secs()))
     }
 
-    /// That watches of this kind end as soon as they begin.
+    /// That watches end as soon as they begin.
     pub(super) fn closes_at_once(request: Request<'_>) -> Self {
         let text = "ends watches at once; is there a proxy between that allows no long answers?";
-        Self::passing(format!("{} {text} ({})", request.server, request.kind))
+        Self::passing(format!("{} {text}", request.server))
     }
 
     fn unreachable(error: &kube::Error, server: &str) -> Self {
