@@ -78,29 +78,26 @@ impl Compiler {
 
     /// Adds, replaces or, with `None`, removes a node.
     pub fn set_node(&mut self, name: &str, node: Option<Arc<Node>>) {
-        if self.state.nodes.get(name) == node.as_ref() {
-            return;
-        }
         let before = set(&mut self.state.nodes, name.to_owned(), node.clone());
-        self.peers.changed(name, before.as_deref(), node.as_deref());
+        if before != node {
+            self.peers.changed(name, before.as_deref(), node.as_deref());
+        }
     }
 
     /// Adds, replaces or, with `None`, removes a service.
     pub fn set_service(&mut self, name: &ObjectName, service: Option<Arc<Service>>) {
-        if self.state.services.get(name) == service.as_ref() {
-            return;
-        }
         let before = set(&mut self.state.services, name.clone(), service.clone());
-        self.services.changed(name, before.as_deref(), service.as_deref());
+        if before != service {
+            self.services.changed(name, before.as_deref(), service.as_deref());
+        }
     }
 
     /// Adds, replaces or, with `None`, removes an EndpointSlice.
     pub fn set_endpoint_slice(&mut self, name: &ObjectName, slice: Option<Arc<EndpointSlice>>) {
-        if self.state.endpoint_slices.get(name) == slice.as_ref() {
-            return;
-        }
         let before = set(&mut self.state.endpoint_slices, name.clone(), slice.clone());
-        self.services.slice_changed(name, before.as_deref(), slice);
+        if before != slice {
+            self.services.slice_changed(name, before.as_deref(), slice);
+        }
     }
 
     /// Takes over all nodes, services and slices of `state`. One pointer comparison for each that is the very
@@ -127,6 +124,7 @@ impl Compiler {
     }
 }
 
+/// Puts an object in its place and returns the one before.
 fn set<K: Ord, V>(objects: &mut BTreeMap<K, Arc<V>>, name: K, object: Option<Arc<V>>) -> Option<Arc<V>> {
     match object {
         Some(object) => objects.insert(name, object),

@@ -1,6 +1,6 @@
 //! Services: which backends a VIP has, by kube-proxy's rules.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(super) struct Services {
     /// The slices of each service, by the name of the service.
     slices: HashMap<ObjectName, Vec<(ObjectName, Arc<EndpointSlice>)>>,
     vips: Claims<Vip, Rank>,
-    outcomes: BTreeMap<ObjectName, Outcome>,
-    pending: BTreeSet<ObjectName>,
+    outcomes: HashMap<ObjectName, Outcome>,
+    pending: HashSet<ObjectName>,
 }
 
 /// What came of one service.

@@ -94,7 +94,7 @@ fn any_settings() -> impl Strategy<Value = NodeSettings> {
 }
 
 fn any_vtep() -> impl Strategy<Value = Announcement> {
-    (0..8_u8, 0..5_u8).prop_map(|(kind, mac)| match kind {
+    (0..16_u8, 0..5_u8).prop_map(|(kind, mac)| match kind {
         0 => Announcement::Missing,
         1 => Announcement::NotReady,
         _ => Announcement::Ready { vni: vni(), mac: Mac([2, 0, 0, 0, 0, mac]) },
@@ -104,7 +104,7 @@ fn any_vtep() -> impl Strategy<Value = Announcement> {
 fn any_node() -> impl Strategy<Value = Node> {
     let pod_cidrs = subsequence(POD_CIDRS.to_vec(), 0..=2);
     let age = proptest::option::of(0..3_i64);
-    (pod_cidrs, age, any_vtep(), any_vtep(), 0..4_u8).prop_map(|(pod_cidrs, created_at, v4, v6, host)| Node {
+    (pod_cidrs, age, any_vtep(), any_vtep(), 0..8_u8).prop_map(|(pod_cidrs, created_at, v4, v6, host)| Node {
         created_at,
         pod_cidrs: nets(&pod_cidrs),
         flannel: Flannel {
@@ -168,17 +168,30 @@ fn any_slice() -> impl Strategy<Value = EndpointSlice> {
     )
 }
 
+fn any_node_edit() -> impl Strategy<Value = Edit> {
+    (0..7_u8, proptest::option::weighted(0.8, any_node()))
+        .prop_map(|(number, node)| Edit::Node(format!("n{number}"), node))
+}
+
 fn any_edit() -> impl Strategy<Value = Edit> {
     let object = |prefix: &'static str| {
         (0..5_u8).prop_map(move |number| ObjectName::new("d", format!("{prefix}{number}")))
     };
-    let node = (0..6_u8, proptest::option::weighted(0.8, any_node()));
+    let service = (object("s"), proptest::option::weighted(0.8, any_service()));
+    let slice = (object("e"), proptest::option::weighted(0.8, any_slice()));
     prop_oneof![
-        6 => node.prop_map(|(number, node)| Edit::Node(format!("n{number}"), node)),
-        6 => (object("s"), proptest::option::weighted(0.8, any_service())).prop_map(|(name, service)| Edit::Service(name, service)),
-        6 => (object("e"), proptest::option::weighted(0.8, any_slice())).prop_map(|(name, slice)| Edit::Slice(name, slice)),
+        6 => any_node_edit(),
+        6 => service.prop_map(|(name, service)| Edit::Service(name, service)),
+        6 => slice.prop_map(|(name, slice)| Edit::Slice(name, slice)),
         1 => any_settings().prop_map(Edit::Settings),
     ]
+}
+
+/// Edits that are compiled together, and whether they are given one by one.
+type Batch = (Vec<Edit>, bool);
+
+fn batches(edit: impl Strategy<Value = Edit>) -> impl Strategy<Value = Vec<Batch>> {
+    proptest::collection::vec((proptest::collection::vec(edit, 1..4), any::<bool>()), 1..40)
 }
 
 /// A compiler with its past beside the state that it should mirror.
@@ -264,22 +277,48 @@ fn all_entries(set: &TableSet) -> Vec<Entry> {
     entries
 }
 
+fn assert_equal_after_each(batches: Vec<Batch>) {
+    let mut pair = Pair::new();
+    for (edits, one_by_one) in batches {
+        for edit in edits {
+            pair.edit(edit, one_by_one);
+        }
+        if !one_by_one {
+            pair.compiler.follow(&pair.state);
+        }
+        pair.assert_equal();
+    }
+}
+
 proptest! {
     #[test]
-    fn an_update_equals_compiling_from_nothing(
-        batches in proptest::collection::vec((proptest::collection::vec(any_edit(), 1..4), any::<bool>()), 1..40)
-    ) {
-        let mut pair = Pair::new();
-        for (edits, one_by_one) in batches {
-            for edit in edits {
-                pair.edit(edit, one_by_one);
-            }
-            if !one_by_one {
-                pair.compiler.follow(&pair.state);
-            }
-            pair.assert_equal();
-        }
+    fn an_update_equals_compiling_from_nothing(batches in batches(any_edit())) {
+        assert_equal_after_each(batches);
     }
+
+    #[test]
+    fn an_update_of_nodes_that_contend_equals_compiling_from_nothing(batches in batches(any_node_edit())) {
+        assert_equal_after_each(batches);
+    }
+}
+
+/// The oldest takes the VtepMAC of the second, whose podCIDR the third had wanted in vain.
+#[test]
+fn a_change_reaches_those_whom_it_concerns_through_others() {
+    let node = |created_at, mac, cidr| {
+        let vtep_v4 = Announcement::Ready { vni: vni(), mac: Mac([2, 0, 0, 0, 0, mac]) };
+        let flannel =
+            Flannel { vtep_v4, public_ip: Some([192, 168, 1, 50 + mac].into()), ..Flannel::default() };
+        Node { created_at: Some(created_at), pod_cidrs: nets(&[cidr]), flannel, ..Node::default() }
+    };
+    let mut pair = Pair::new();
+    pair.edit(Edit::Node("second".into(), Some(node(2, 2, "10.244.2.0/24"))), true);
+    pair.edit(Edit::Node("third".into(), Some(node(3, 3, "10.244.2.0/24"))), true);
+    pair.assert_equal();
+    assert_eq!(holder(&pair.by_draft.current()), "second");
+    pair.edit(Edit::Node("first".into(), Some(node(1, 2, "10.244.1.0/24"))), true);
+    pair.assert_equal();
+    assert_eq!(holder(&pair.by_draft.current()), "third");
 }
 
 /// What `windlass run` does at a reload, but for the devices.
