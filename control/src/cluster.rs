@@ -111,6 +111,8 @@ pub struct Node {
     pub internal_ips: Vec<IpAddr>,
     /// Addresses of type ExternalIP, in order.
     pub external_ips: Vec<IpAddr>,
+    /// Whether it is being deleted, or the cluster autoscaler is about to.
+    pub is_leaving: bool,
     /// flannel's annotations.
     pub flannel: Flannel,
 }

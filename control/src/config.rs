@@ -126,6 +126,8 @@ pub struct Config {
     pub source_vip_v6: Ipv6Addr,
     /// Where metrics and health listen; `None` when off.
     pub metrics: Option<SocketAddr>,
+    /// Where health is served as kube-proxy serves it; `None` when off.
+    pub health: Option<SocketAddr>,
     /// The admin socket's path.
     pub admin_socket: PathBuf,
     /// How log lines are written.
@@ -157,10 +159,12 @@ impl Config {
     /// With the setting, where it was found, its value and what would be valid.
     pub fn new(settings: &Settings, host_name: impl FnOnce() -> Option<String>) -> Result<Self, ConfigError> {
         let (source_vip_v4, source_vip_v6) = source_vips(settings)?;
+        let manifests: Vec<PathBuf> = settings
+            .list("manifests")
+            .map_or_else(Vec::new, |(_, paths)| paths.into_iter().map(PathBuf::from).collect());
+        let reads_api = manifests.is_empty();
         Ok(Self {
-            manifests: settings
-                .list("manifests")
-                .map_or_else(Vec::new, |(_, paths)| paths.into_iter().map(PathBuf::from).collect()),
+            manifests,
             kubeconfig: one(settings, "kubeconfig", "a file", |text| Some(PathBuf::from(text)))?,
             wait: one(settings, "wait", "a number of seconds from 1 to 86400", |text| {
                 text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds)).map(Duration::from_secs)
@@ -192,6 +196,8 @@ impl Config {
             source_vip_v6,
             metrics: one(settings, "metrics", "an address and port like 127.0.0.1:10249, or off", listener)?
                 .unwrap_or(Some(SocketAddr::from(([127, 0, 0, 1], 10249)))),
+            health: one(settings, "health", "an address and port like 0.0.0.0:10256, or off", listener)?
+                .unwrap_or(reads_api.then_some(SocketAddr::from(([0, 0, 0, 0], 10256)))),
             admin_socket: one(
                 settings,
                 "admin-socket",
@@ -391,7 +397,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 28] = [
+    const VALUES: [(&str, &str); 29] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),
@@ -407,6 +413,7 @@ mod tests {
         ("cluster-cidr", "10.244.0.0/16"),
         ("source-vip", "169.254.1.1,fd00::1"),
         ("metrics", "off"),
+        ("health", "127.0.0.1:10257"),
         ("admin-socket", "/run/x.sock"),
         ("log-format", "json"),
         ("source-ports", "4"),
@@ -506,7 +513,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (yaml, expected) in [
             ("service_cidr: 10.96.0.0/12", "unknown key \"service_cidr\"; write \"service-cidr\""),
-            ("vnis: 1", "unknown key \"vnis\"; the keys are manifests, node"),
+            ("vnis: 1", "unknown key \"vnis\"; the keys are manifests, kubeconfig"),
             ("vni: {a: 1}", "is not valid: give a single value"),
             ("vni: [1", "cannot read the configuration file"),
         ] {

@@ -1,4 +1,4 @@
-//! Where a [`ClusterState`](crate::cluster::ClusterState) comes from.
+//! Where a [`ClusterState`] comes from.
 
 pub mod flannel;
 pub mod kube;

@@ -42,9 +42,13 @@ struct Mirrored {
 
 impl Mirrored {
     fn start(server: &ApiServer) -> Result<Self> {
+        Self::woken(server, &Arc::new(Notify::new()))
+    }
+
+    fn woken(server: &ApiServer, wake: &Arc<Notify>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let access = Access::Kubeconfig(server.kubeconfig(folder.path(), "secret")?);
-        let source = ApiSource::start(&access, PREFIX, IMPATIENT, Arc::new(Notify::new()))?;
+        let source = ApiSource::start(&access, PREFIX, IMPATIENT, Arc::clone(wake))?;
         Ok(Self { source, told: None, _folder: folder })
     }
 
@@ -308,5 +312,24 @@ fn a_thousand_ports_and_a_thousand_addresses_are_read() -> Result<()> {
     ensure!(
         state.services[&name].ports.len() == 1_000 && state.endpoint_slices[&name].endpoints.len() == 1_000
     );
+    Ok(())
+}
+
+#[test]
+fn changes_that_come_together_are_told_together() -> Result<()> {
+    let server = ApiServer::start(&cluster())?;
+    let wake = Arc::new(Notify::new());
+    let mut mirrored = Mirrored::woken(&server, &wake)?;
+    mirrored.source.wait(LIMIT, LIMIT, |_| {})?;
+    mirrored.state()?;
+    let names: Vec<String> = (0..300).map(|number| format!("s{number:03}")).collect();
+    names.iter().try_for_each(|name| server.apply(extra(name)))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut parts = 0;
+    while mirrored.state()?.services.len() < 301 {
+        runtime.block_on(async { tokio::time::timeout(LIMIT, wake.notified()).await })?;
+        parts += 1;
+    }
+    ensure!(parts < 150, "300 changes were told in {parts} parts");
     Ok(())
 }

@@ -158,7 +158,9 @@ fn facts(config: &Config, host: Survey, node: Option<&NodeSettings>) -> Facts {
         device::probe_vxlan_port(&addresses(node), node.port).map_err(|error: DeviceError| error.to_string())
     };
     let listen = |addr| {
-        TcpListener::bind(addr).map(drop).map_err(|source| AdminError::Metrics { addr, source }.to_string())
+        TcpListener::bind(addr)
+            .map(drop)
+            .map_err(|source| AdminError::Listen { what: "metrics", addr, source }.to_string())
     };
     Facts {
         vxlan_port: node.map(probe),

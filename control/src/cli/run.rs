@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
     let Prepared { host, compiler, update, known } = prepare(&config, cluster)?;
     followed.register(&known.current())?;
     let signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
-    let admin = Admin::bind(config.metrics, &config.admin_socket)?;
+    let admin = Admin::bind(config.metrics, config.health, &config.admin_socket)?;
     let mut running =
         platform::start(&config, &known.current().settings, update.draft.tables(), known.clone())?;
     followed.announce(&known.current());

@@ -79,6 +79,10 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_METRICS", value_name = "ADDR:PORT", hide_env_values = true)]
     metrics: Option<String>,
 
+    /// Health as kube-proxy serves it, or "off" [default: 0.0.0.0:10256 with the API, else off]
+    #[arg(long, env = "WINDLASS_HEALTH", value_name = "ADDR:PORT", hide_env_values = true)]
+    health: Option<String>,
+
     /// Unix socket for questions to the running node [default: /run/windlass/admin.sock]
     #[arg(long, env = "WINDLASS_ADMIN_SOCKET", value_name = "PATH", hide_env_values = true)]
     admin_socket: Option<String>,
@@ -138,7 +142,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 29] = [
+pub const NAMES: [&str; 30] = [
     "manifests",
     "kubeconfig",
     "wait",
@@ -154,6 +158,7 @@ pub const NAMES: [&str; 29] = [
     "cluster-cidr",
     "source-vip",
     "metrics",
+    "health",
     "admin-socket",
     "log-format",
     "source-ports",

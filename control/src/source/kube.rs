@@ -15,6 +15,7 @@ mod patch;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -153,6 +154,11 @@ impl ApiSource {
         &self.server
     }
 
+    /// The server's address, where its URL has one and no name.
+    pub fn server_addr(&self) -> Option<IpAddr> {
+        addr_of(&self.server)
+    }
+
     /// Waits until every kind has been listed, or is known to be kept from us; `say` is told every `say_every`
     /// what is waited for.
     ///
@@ -236,6 +242,12 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn addr_of(url: &str) -> Option<IpAddr> {
+    let authority = url.split("://").nth(1)?.split('/').next()?;
+    let socket = authority.parse().map(|addr: SocketAddr| addr.ip()).ok();
+    socket.or_else(|| authority.trim_matches(['[', ']']).parse().ok())
 }
 
 async fn follow_all(client: Client, shared: Arc<Shared>) {
@@ -335,5 +347,23 @@ impl<K: Mirrored> Listener<K> for Following<'_> {
             progress.failure = Some(failure);
         }
         self.shared.progress.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_address_is_read_from_its_url() {
+        for (url, addr) in [
+            ("https://192.0.2.1:6443", Some("192.0.2.1")),
+            ("https://192.0.2.1/prefix", Some("192.0.2.1")),
+            ("https://[2001:db8::1]:6443", Some("2001:db8::1")),
+            ("https://[2001:db8::1]", Some("2001:db8::1")),
+            ("https://api.example:6443", None),
+        ] {
+            assert_eq!(addr_of(url).map(|addr| addr.to_string()).as_deref(), addr, "{url}");
+        }
     }
 }

@@ -96,6 +96,8 @@ fn a_node_joins_registers_as_flannel_does_and_forwards() -> Result<()> {
     assert_eq!(annotation(&object, "public-ipv6"), spec.address_v6.to_string());
     assert_eq!(annotation(&object, "backend-type"), "vxlan");
     assert_eq!(annotation(&object, "kube-subnet-manager"), "true");
+    let health = ours.netns.exec("cat /proc/net/tcp")?;
+    ensure!(health.contains(":2810 "), "nobody listens on 10256: {health}");
     let env = node.subnet_env();
     for line in ["FLANNEL_NETWORK=10.244.0.0/16", "FLANNEL_SUBNET=10.244.0.1/24", "FLANNEL_IPMASQ=true"] {
         ensure!(env.lines().any(|found| found == line), "{env}");

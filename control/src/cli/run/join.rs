@@ -1,5 +1,6 @@
 //! How a node that reads its cluster from the API takes its place in it, as flannel's does.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
@@ -45,6 +46,14 @@ impl<'a> Membership<'a> {
 
     /// Writes our annotations, so that the other nodes send to us.
     pub(super) fn register(&mut self, state: &ClusterState, settings: &NodeSettings) -> Result<(), Failure> {
+        let is_vip = |addr: &IpAddr| settings.service_cidrs.iter().any(|cidr| cidr.contains(addr));
+        if let Some(vip) = self.source.server_addr().filter(is_vip) {
+            tracing::warn!(
+                "the API server is reached by the service address {vip}, which this node itself has to translate: \
+                 set KUBERNETES_SERVICE_HOST to the server's own address, or no restart finds it while no other \
+                 proxy runs here"
+            );
+        }
         let patches = vec![self.annotations_patch(state, settings)];
         self.source.patch_node(&self.config.node, patches, self.config.wait)?;
         self.written_at = Instant::now();

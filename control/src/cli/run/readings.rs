@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use windlass_control::admin::{Readings, Sample, SampleKind};
+use windlass_control::admin::{Programming, Readings, Sample, SampleKind};
 use windlass_control::inspect::Inspection;
 use windlass_dataplane::counters::{Counters, SideCounters, Totals};
 use windlass_dataplane::drop_reason::DropReason;
@@ -96,6 +96,15 @@ impl Readings for WorkerReadings {
             Some(_) => Some("a worker has ended; the log says why".to_owned()),
             None => Some("stopping".to_owned()),
         }
+    }
+
+    fn programming(&self) -> Programming {
+        self.reloads.programming()
+    }
+
+    fn is_eligible(&self) -> bool {
+        let origin = self.subject.known.current();
+        !origin.state.nodes.get(&origin.settings.node).is_some_and(|node| node.is_leaving)
     }
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use windlass_control::admin::{Programming, STUCK_AFTER};
 use windlass_control::changes;
 use windlass_control::cluster::Problem;
 use windlass_control::compile::Compiler;
@@ -62,7 +63,7 @@ impl<'a> Reload<'a> {
         let started = Instant::now();
         let before = self.known.current();
         let applied = match self.followed.changed(&before) {
-            Ok(None) => return,
+            Ok(None) => return self.record.looked(),
             Ok(Some(cluster)) => self.apply(running, &before, cluster),
             Err(error) => Err(error),
         };
@@ -70,6 +71,7 @@ impl<'a> Reload<'a> {
             Ok(changed) => {
                 let took = started.elapsed();
                 self.record.succeeded(took);
+                self.record.looked();
                 say_changes(&changed, took);
             }
             Err(error) => {
@@ -187,12 +189,23 @@ pub(super) struct Figures {
     pub(super) last_success: SystemTime,
     /// How long reading, compiling and publishing took then; zero before the first reload.
     pub(super) took: Duration,
+    /// When no change was waiting, for clocks and for people.
+    up_to_date: (Instant, SystemTime),
+    /// Whether the last change could not be applied.
+    is_behind: bool,
 }
 
 impl Default for Record {
     fn default() -> Self {
         let last_success = SystemTime::now();
-        Self(Mutex::new(Figures { successes: 0, failures: 0, last_success, took: Duration::ZERO }))
+        Self(Mutex::new(Figures {
+            successes: 0,
+            failures: 0,
+            last_success,
+            took: Duration::ZERO,
+            up_to_date: (Instant::now(), last_success),
+            is_behind: false,
+        }))
     }
 }
 
@@ -206,10 +219,27 @@ impl Record {
         let mut figures = self.lock();
         figures.successes += 1;
         (figures.last_success, figures.took) = (SystemTime::now(), took);
+        figures.is_behind = false;
     }
 
     fn failed(&self) {
-        self.lock().failures += 1;
+        let mut figures = self.lock();
+        figures.failures += 1;
+        figures.is_behind = true;
+    }
+
+    /// Every change that there is has been looked at.
+    fn looked(&self) {
+        let mut figures = self.lock();
+        if !figures.is_behind {
+            figures.up_to_date = (Instant::now(), SystemTime::now());
+        }
+    }
+
+    /// How changes come through: a change that cannot be applied waits, and so does everything when nobody looks.
+    pub(super) fn programming(&self) -> Programming {
+        let (since, applied_at) = self.figures().up_to_date;
+        Programming { applied_at, is_stuck: since.elapsed() > STUCK_AFTER }
     }
 
     fn lock(&self) -> MutexGuard<'_, Figures> {
