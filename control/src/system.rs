@@ -110,6 +110,19 @@ impl Signals {
         Ok(Self { runtime, interrupt, terminate })
     }
 
+    /// Whether one has come, which is taken note of and forgotten.
+    pub fn have_come(&mut self) -> bool {
+        let Self { runtime, interrupt, terminate } = self;
+        runtime.block_on(async move {
+            tokio::select! {
+                _ = interrupt.recv() => true,
+                _ = terminate.recv() => true,
+                // Long enough for the runtime to hear of them.
+                () = tokio::time::sleep(Duration::from_millis(1)) => false,
+            }
+        })
+    }
+
     /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.
     pub fn wait_while(
         self,
@@ -140,6 +153,16 @@ impl Signals {
     /// When the system refuses.
     pub fn install() -> io::Result<Self> {
         Ok(Self { runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()? })
+    }
+
+    /// Whether one has come, which is taken note of and forgotten.
+    pub fn have_come(&mut self) -> bool {
+        self.runtime.block_on(async {
+            tokio::select! {
+                Ok(()) = tokio::signal::ctrl_c() => true,
+                () = tokio::time::sleep(Duration::from_millis(1)) => false,
+            }
+        })
     }
 
     /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.

@@ -54,7 +54,7 @@ impl Mirrored {
 
     fn listed(server: &ApiServer) -> Result<Self> {
         let mut mirrored = Self::start(server)?;
-        mirrored.source.wait(LIMIT, LIMIT, |_| {})?;
+        mirrored.source.wait(LIMIT, |_| true)?;
         mirrored.state()?;
         Ok(mirrored)
     }
@@ -63,8 +63,10 @@ impl Mirrored {
     fn not_listed(&self) -> Result<String> {
         let mut said = Vec::new();
         let short = Duration::from_secs(3);
-        let waited =
-            self.source.wait(short, Duration::from_millis(500), |error| said.push(error.to_string()));
+        let waited = self.source.wait(short, |error| {
+            said.push(error.to_string());
+            true
+        });
         let error = waited.err().context("every kind was listed")?;
         ensure!(matches!(error, SourceError::NotListed { .. }) && !said.is_empty(), "{said:?}");
         Ok(error.to_string())
@@ -243,7 +245,7 @@ fn g7_nothing_is_told_before_every_kind_was_listed() -> Result<()> {
     ensure!(!said.contains("Services,"), "{said}");
     ensure!(mirrored.source.take().is_none());
     server.recover();
-    mirrored.source.wait(LIMIT, LIMIT, |_| {})?;
+    mirrored.source.wait(LIMIT, |_| true)?;
     ensure!(mirrored.source.take().is_some());
     Ok(())
 }
@@ -271,7 +273,7 @@ fn an_expired_token_is_said_and_what_was_known_stays() -> Result<()> {
     let said = mirrored.not_listed()?;
     ensure!(said.contains("401") && said.contains("expired") && said.contains("kubeconfig"), "{said}");
     server.require_token("secret");
-    mirrored.source.wait(LIMIT, LIMIT, |_| {})?;
+    mirrored.source.wait(LIMIT, |_| true)?;
     Ok(())
 }
 
@@ -283,7 +285,7 @@ fn an_unreachable_server_is_named() -> Result<()> {
     let text = std::fs::read_to_string(&file)?.replace(&server.url(), "http://127.0.0.1:1");
     std::fs::write(&file, text)?;
     let source = ApiSource::start(&Access::Kubeconfig(file), PREFIX, IMPATIENT, Arc::new(Notify::new()))?;
-    let error = source.wait(Duration::from_secs(1), LIMIT, |_| {}).err().context("listed")?.to_string();
+    let error = source.wait(Duration::from_secs(1), |_| true).err().context("listed")?.to_string();
     for word in ["http://127.0.0.1:1", "refused", "Nodes", "KUBERNETES_SERVICE_HOST"] {
         ensure!(error.contains(word), "{error}");
     }
@@ -320,7 +322,7 @@ fn changes_that_come_together_are_told_together() -> Result<()> {
     let server = ApiServer::start(&cluster())?;
     let wake = Arc::new(Notify::new());
     let mut mirrored = Mirrored::woken(&server, &wake)?;
-    mirrored.source.wait(LIMIT, LIMIT, |_| {})?;
+    mirrored.source.wait(LIMIT, |_| true)?;
     mirrored.state()?;
     let names: Vec<String> = (0..300).map(|number| format!("s{number:03}")).collect();
     names.iter().try_for_each(|name| server.apply(extra(name)))?;

@@ -1,7 +1,7 @@
 //! Where a cluster is read from: manifests, or its API server.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use windlass_control::cluster::{Node, Problem};
@@ -34,15 +34,22 @@ impl Input {
         Ok(Self::Api(ApiSource::start(&access, prefix, Patience::default(), wake)?))
     }
 
-    /// Reads the whole cluster, which may mean to wait for the API server.
-    pub(super) fn read(&self, config: &Config) -> anyhow::Result<Cluster> {
+    /// Reads the whole cluster, which may mean to wait for the API server for as long as `go_on` says so.
+    pub(super) fn read(&self, config: &Config, mut go_on: impl FnMut() -> bool) -> anyhow::Result<Cluster> {
         match self {
             Self::Manifests(_) => {
                 let loaded = load(config)?;
                 Ok(Cluster { state: loaded.state, problems: loaded.problems })
             }
             Self::Api(source) => {
-                source.wait(config.wait, SAY_EVERY, |missing| tracing::info!("{missing}"))?;
+                let mut say_at = Instant::now() + SAY_EVERY;
+                source.wait(config.wait, |missing| {
+                    if Instant::now() >= say_at {
+                        tracing::info!("{missing}; at most {} s (--wait)", config.wait.as_secs());
+                        say_at += SAY_EVERY;
+                    }
+                    go_on()
+                })?;
                 Ok(source.take().unwrap_or_default())
             }
         }
@@ -50,7 +57,7 @@ impl Input {
 
     /// As [`Input::read`], and a Node of ours that has not registered yet as if it had: `run` would do so.
     pub(super) fn read_untouched(&self, config: &Config) -> anyhow::Result<Cluster> {
-        let mut cluster = self.read(config)?;
+        let mut cluster = self.read(config, || true)?;
         if let Self::Api(_) = self
             && let Some(node) = cluster.state.nodes.get(&config.node).map(|node| Node::clone(node))
             && !node.pod_cidrs.is_empty()

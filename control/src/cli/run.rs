@@ -20,6 +20,7 @@ use windlass_control::config::{Config, Settings};
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
 use windlass_control::source::Cluster;
+use windlass_control::source::kube::SourceError;
 use windlass_control::system::{self, Signals};
 use windlass_dataplane::tables::TableSet;
 
@@ -32,16 +33,26 @@ use self::reload::Reload;
 pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
     super::log::start(&config);
+    match forward(&config) {
+        Err(error) if matches!(error.downcast_ref(), Some(SourceError::Interrupted)) => {
+            tracing::info!("{error}");
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+fn forward(config: &Config) -> anyhow::Result<()> {
+    let mut signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
     let wake = Arc::new(Notify::new());
-    let (mut followed, cluster) = Followed::begin(&config, Arc::clone(&wake))?;
-    let Prepared { host, compiler, update, known } = prepare(&config, cluster)?;
-    followed.register(&known.current())?;
-    let signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
+    let (mut followed, cluster) = Followed::begin(config, Arc::clone(&wake), || !signals.have_come())?;
+    let Prepared { host, compiler, update, known } = prepare(config, cluster)?;
+    followed.register(&known.current(), || !signals.have_come())?;
     let admin = Admin::bind(config.metrics, config.health, &config.admin_socket)?;
     let mut running =
-        platform::start(&config, &known.current().settings, update.draft.tables(), known.clone())?;
+        platform::start(config, &known.current().settings, update.draft.tables(), known.clone())?;
     followed.announce(&known.current());
-    let mut reload = Reload::new(&config, host, followed, compiler, known);
+    let mut reload = Reload::new(config, host, followed, compiler, known);
     let admin = admin.serve(running.readings(reload.record())).context("cannot start the admin thread")?;
     tracing::info!(node = config.node, device = config.device, "forwarding");
     let mut drops = DropLog::default();

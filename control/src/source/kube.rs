@@ -44,6 +44,9 @@ use crate::cluster::Problem;
 /// How long changes are gathered before they are told: a rollout changes many objects at once.
 const GATHERED_FOR: Duration = Duration::from_millis(20);
 
+/// How often somebody who waits is asked whether to go on.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Why there is no cluster to be had from the API.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -63,6 +66,12 @@ pub enum SourceError {
         /// What kept us.
         reason: String,
     },
+    /// The server refuses what we ask of it.
+    #[error(transparent)]
+    Failed(Failure),
+    /// Nobody waits any more.
+    #[error("stopped while waiting for the API server")]
+    Interrupted,
 }
 
 /// A cluster as its API server tells it.
@@ -104,6 +113,8 @@ struct Progress {
     is_listed: bool,
     /// What keeps us from more, until something is heard.
     failure: Option<Failure>,
+    /// When something was last heard of it.
+    heard_at: Option<Instant>,
 }
 
 impl ApiSource {
@@ -159,24 +170,19 @@ impl ApiSource {
         addr_of(&self.server)
     }
 
-    /// Waits until every kind has been listed, or is known to be kept from us; `say` is told every `say_every`
-    /// what is waited for.
+    /// Waits until every kind has been listed, or is known to be kept from us. `go_on` is told a few times a
+    /// second what is waited for.
     ///
     /// # Errors
-    /// When that is not so within `limit`.
+    /// When that is not so within `limit`, or `go_on` says no.
     pub fn wait(
         &self,
         limit: Duration,
-        say_every: Duration,
-        mut say: impl FnMut(&SourceError),
+        mut go_on: impl FnMut(&SourceError) -> bool,
     ) -> Result<(), SourceError> {
         let begun = Instant::now();
         let mut known = self.shared.lock();
         loop {
-            let waiting = |progress: &mut Known| !progress.missing().is_empty();
-            let left = limit.saturating_sub(begun.elapsed()).min(say_every);
-            let waited = self.shared.progress.wait_timeout_while(known, left, waiting);
-            known = waited.unwrap_or_else(PoisonError::into_inner).0;
             let missing = known.missing();
             if missing.is_empty() {
                 return Ok(());
@@ -185,8 +191,20 @@ impl ApiSource {
             if begun.elapsed() >= limit {
                 return Err(error);
             }
-            say(&error);
+            if !go_on(&error) {
+                return Err(SourceError::Interrupted);
+            }
+            let waited = self.shared.progress.wait_timeout(known, LOOK_EVERY);
+            known = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// How long ago the kind was last heard of that has been silent for longest; none while one was never heard
+    /// of. A server that has nothing to say sends a bookmark about once a minute.
+    pub fn staleness(&self) -> Option<Duration> {
+        let known = self.shared.lock();
+        let listed = known.kinds.values().filter(|progress| progress.is_listed);
+        listed.filter_map(|progress| progress.heard_at).min().map(|at| at.elapsed())
     }
 
     /// The cluster and what of it cannot be used, if it has changed since it was last taken and all of it is
@@ -314,6 +332,7 @@ impl<K: Mirrored> Listener<K> for Following<'_> {
         let mut known = self.shared.lock();
         let mut has_changed = known.mirror.take(self.kind, event);
         let progress = known.kinds.entry(self.kind).or_default();
+        progress.heard_at = Some(Instant::now());
         let has_failed = progress.failure.take().is_some();
         if is_list && !progress.is_listed {
             (progress.is_listed, progress.is_settled) = (true, true);

@@ -305,3 +305,20 @@ fn kubectl_talks_to_the_stand_in_as_to_a_server() -> Result<()> {
     said(&node, &["service default/extra", "removed"])?;
     node.stop()
 }
+
+#[test]
+fn a_node_that_waits_can_be_stopped() -> Result<()> {
+    let Some(_permit) = windlass_tests::start()? else { return Ok(()) };
+    let topology = Topology::pair()?;
+    let ours = topology.host(0)?;
+    let server = topology.serve_api(&unregistered(&topology)?)?;
+    server.fail(Fault::Away);
+    let node = WindlassNode::begin_to_join(ours, &server, &[])?;
+    said(&node, &["cannot be reached"])?;
+    node.stop()?;
+    server.recover();
+    server.delete("nodes", "", ours.spec.name)?;
+    let node = WindlassNode::begin_to_join(ours, &server, &[])?;
+    said(&node, &["not in the cluster"])?;
+    node.stop()
+}

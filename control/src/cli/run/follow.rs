@@ -1,11 +1,13 @@
 //! The cluster of a node that runs: read at start, and followed from then on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::source::Cluster;
+use windlass_control::source::kube::SourceError;
 use windlass_control::source::manifests::watch::Watch;
 
 use super::join::Membership;
@@ -21,22 +23,30 @@ pub(super) enum Followed<'a> {
 
 impl<'a> Followed<'a> {
     /// Reads the cluster that the configuration names, which may mean to wait for its API server and for our
-    /// place in it. `wake` is notified of changes.
-    pub(super) fn begin(config: &'a Config, wake: Arc<Notify>) -> anyhow::Result<(Self, Cluster)> {
+    /// place in it for as long as `go_on` says so. `wake` is notified of changes.
+    pub(super) fn begin(
+        config: &'a Config,
+        wake: Arc<Notify>,
+        mut go_on: impl FnMut() -> bool,
+    ) -> anyhow::Result<(Self, Cluster)> {
         let input = Input::open(config, wake)?;
-        let mut cluster = input.read(config)?;
+        let mut cluster = input.read(config, &mut go_on)?;
         let followed = match input {
             Input::Manifests(watch) => Self::Manifests(config, watch),
-            Input::Api(source) => Self::Api(Box::new(Membership::find(config, source, &mut cluster)?)),
+            Input::Api(source) => Self::Api(Box::new(Membership::find(config, source, &mut cluster, go_on)?)),
         };
         Ok((followed, cluster))
     }
 
     /// Makes this node known to the others, before it is set up.
-    pub(super) fn register(&mut self, origin: &Origin) -> anyhow::Result<()> {
+    pub(super) fn register(
+        &mut self,
+        origin: &Origin,
+        go_on: impl FnMut() -> bool,
+    ) -> Result<(), SourceError> {
         match self {
             Self::Manifests(..) => Ok(()),
-            Self::Api(member) => Ok(member.register(&origin.state, &origin.settings)?),
+            Self::Api(member) => member.register(origin, go_on),
         }
     }
 
@@ -44,6 +54,14 @@ impl<'a> Followed<'a> {
     pub(super) fn announce(&self, origin: &Origin) {
         if let Self::Api(member) = self {
             member.announce(&origin.settings);
+        }
+    }
+
+    /// How long ago something was last heard of the cluster, where one waits to be told.
+    pub(super) fn staleness(&self) -> Option<Duration> {
+        match self {
+            Self::Manifests(..) => None,
+            Self::Api(member) => member.staleness(),
         }
     }
 

@@ -7,10 +7,11 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use windlass_control::cluster::{ClusterState, Node};
 use windlass_control::config::Config;
-use windlass_control::node::{self, NodeError, NodeSettings};
+use windlass_control::inspect::Origin;
+use windlass_control::node::{self, NodeSettings};
 use windlass_control::registration::{self, Drift, Kept, OwnNode, Vteps, subnet_env};
 use windlass_control::source::Cluster;
-use windlass_control::source::kube::{ApiSource, Failure};
+use windlass_control::source::kube::{ApiSource, SourceError};
 use windlass_control::system;
 
 use crate::cli::input::SAY_EVERY;
@@ -38,14 +39,20 @@ impl<'a> Membership<'a> {
         config: &'a Config,
         source: ApiSource,
         cluster: &mut Cluster,
-    ) -> Result<Self, NodeError> {
-        wait_for_own_node(config, &source, cluster)?;
+        go_on: impl FnMut() -> bool,
+    ) -> anyhow::Result<Self> {
+        wait_for_own_node(config, &source, cluster, go_on)?;
         let own = own_node(config, &mut cluster.state);
         Ok(Self { config, source, own, written_at: Instant::now(), undone: None })
     }
 
     /// Writes our annotations, so that the other nodes send to us.
-    pub(super) fn register(&mut self, state: &ClusterState, settings: &NodeSettings) -> Result<(), Failure> {
+    pub(super) fn register(
+        &mut self,
+        origin: &Origin,
+        go_on: impl FnMut() -> bool,
+    ) -> Result<(), SourceError> {
+        let (state, settings) = (&origin.state, &origin.settings);
         let is_vip = |addr: &IpAddr| settings.service_cidrs.iter().any(|cidr| cidr.contains(addr));
         if let Some(vip) = self.source.server_addr().filter(is_vip) {
             tracing::warn!(
@@ -55,7 +62,7 @@ impl<'a> Membership<'a> {
             );
         }
         let patches = vec![self.annotations_patch(state, settings)];
-        self.source.patch_node(&self.config.node, patches, self.config.wait)?;
+        self.source.patch_node(&self.config.node, patches, self.config.wait, go_on)?;
         self.written_at = Instant::now();
         Ok(())
     }
@@ -73,6 +80,11 @@ impl<'a> Membership<'a> {
         }
         let available = registration::network_available_patch(Timestamp::now());
         self.source.keep_patching_node(&self.config.node, vec![available]);
+    }
+
+    /// How long ago something was last heard of the cluster.
+    pub(super) fn staleness(&self) -> Option<Duration> {
+        self.source.staleness()
     }
 
     /// The cluster, if it has changed, and in it our Node as we have registered it.
@@ -132,13 +144,21 @@ fn own_node(config: &Config, state: &mut ClusterState) -> OwnNode {
     own
 }
 
-fn wait_for_own_node(config: &Config, source: &ApiSource, cluster: &mut Cluster) -> Result<(), NodeError> {
+fn wait_for_own_node(
+    config: &Config,
+    source: &ApiSource,
+    cluster: &mut Cluster,
+    mut go_on: impl FnMut() -> bool,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut say_at = begun;
     loop {
         let Err(missing) = node::expect_pod_cidr(&cluster.state, &config.node) else { return Ok(()) };
         if begun.elapsed() >= config.wait {
-            return Err(missing);
+            return Err(missing.into());
+        }
+        if !go_on() {
+            return Err(SourceError::Interrupted.into());
         }
         if Instant::now() >= say_at {
             let (waited, limit) = (begun.elapsed().as_secs(), config.wait.as_secs());

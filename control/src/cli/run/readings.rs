@@ -187,7 +187,7 @@ impl WorkerReadings {
         let figures = self.reloads.figures();
         let of = |(result, value): (&str, u64)| Sample {
             name: "windlass_reloads_total",
-            help: "Changes of the manifests, by what became of them.",
+            help: "Changes of the cluster's objects, by what became of them.",
             kind: SampleKind::Counter,
             labels: vec![("result", result.to_owned())],
             value,
@@ -197,8 +197,16 @@ impl WorkerReadings {
         let since = figures.last_success.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (name, at) = ("windlass_reload_last_success_timestamp_seconds", since.as_secs());
         samples.push(plain(name, LAST_SUCCESS, SampleKind::Gauge, at));
-        let took = u64::try_from(figures.took.as_nanos()).unwrap_or(u64::MAX);
-        samples.push(plain("windlass_reload_duration_seconds", DURATION, SampleKind::Nanoseconds, took));
+        let name = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+        samples.push(plain(name, LAST_SUCCESS, SampleKind::Gauge, at));
+        let duration = |name, help, took: Duration| {
+            let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            plain(name, help, SampleKind::Nanoseconds, nanoseconds)
+        };
+        samples.push(duration("windlass_reload_duration_seconds", DURATION, figures.took));
+        if let Some(staleness) = figures.staleness {
+            samples.push(duration("windlass_watch_staleness_seconds", STALENESS, staleness));
+        }
         samples
     }
 }
@@ -252,5 +260,7 @@ const RESERVED: &str = "Packets accepted although reserved VXLAN bits were set."
 const UNACCOUNTED: &str = "How far received + generated is from sent + dropped; 0 but for packets under way.";
 const SUPPRESSED: &str = "ICMP errors and resets not sent because of the rate limit.";
 const CONNECTIONS: &str = "Translated connections by protocol and state, counted at most every 10 s.";
-const LAST_SUCCESS: &str = "When manifests were applied last, in seconds since 1970.";
+const STALENESS: &str =
+    "How long ago the kind was last heard of, by event or bookmark, that has been silent for longest.";
+const LAST_SUCCESS: &str = "When the cluster's objects were applied last, in seconds since 1970.";
 const DURATION: &str = "How long the last reload took that was applied: reading, compiling and publishing.";

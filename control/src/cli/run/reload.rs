@@ -63,7 +63,7 @@ impl<'a> Reload<'a> {
         let started = Instant::now();
         let before = self.known.current();
         let applied = match self.followed.changed(&before) {
-            Ok(None) => return self.record.looked(),
+            Ok(None) => return self.record.looked(self.followed.staleness()),
             Ok(Some(cluster)) => self.apply(running, &before, cluster),
             Err(error) => Err(error),
         };
@@ -71,7 +71,7 @@ impl<'a> Reload<'a> {
             Ok(changed) => {
                 let took = started.elapsed();
                 self.record.succeeded(took);
-                self.record.looked();
+                self.record.looked(self.followed.staleness());
                 say_changes(&changed, took);
             }
             Err(error) => {
@@ -189,6 +189,8 @@ pub(super) struct Figures {
     pub(super) last_success: SystemTime,
     /// How long reading, compiling and publishing took then; zero before the first reload.
     pub(super) took: Duration,
+    /// How long ago the API server was last heard of, where there is one.
+    pub(super) staleness: Option<Duration>,
     /// When no change was waiting, for clocks and for people.
     up_to_date: (Instant, SystemTime),
     /// Whether the last change could not be applied.
@@ -203,6 +205,7 @@ impl Default for Record {
             failures: 0,
             last_success,
             took: Duration::ZERO,
+            staleness: None,
             up_to_date: (Instant::now(), last_success),
             is_behind: false,
         }))
@@ -229,8 +232,9 @@ impl Record {
     }
 
     /// Every change that there is has been looked at.
-    fn looked(&self) {
+    fn looked(&self, staleness: Option<Duration>) {
         let mut figures = self.lock();
+        figures.staleness = staleness;
         if !figures.is_behind {
             figures.up_to_date = (Instant::now(), SystemTime::now());
         }

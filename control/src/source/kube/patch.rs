@@ -1,7 +1,7 @@
 //! The few things that are written: patches of the status of our own Node.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::kube::api::{Patch, PatchParams};
 use ::kube::{Api, Client};
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::backoff::Backoff;
 use super::failure::{Failure, Request};
-use super::{ApiSource, Kind};
+use super::{ApiSource, Kind, LOOK_EVERY, SourceError};
 
 /// Patches of a Node's status, which its kubelet's credentials or ours must allow.
 #[derive(Clone)]
@@ -24,32 +24,41 @@ struct NodePatches {
 }
 
 impl ApiSource {
-    /// Makes these strategic merge patches of a Node's status and waits until they are made.
+    /// Makes these strategic merge patches of a Node's status and waits until they are made; `go_on` is asked a few
+    /// times a second.
     ///
     /// # Errors
-    /// At once when they are forbidden or there is no such Node, and after `limit` whatever else kept us.
-    pub fn patch_node(&self, name: &str, patches: Vec<Value>, limit: Duration) -> Result<(), Failure> {
+    /// At once when they are forbidden or there is no such Node, after `limit` whatever else kept us, and when
+    /// `go_on` says no.
+    pub fn patch_node(
+        &self,
+        name: &str,
+        patches: Vec<Value>,
+        limit: Duration,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<(), SourceError> {
         let work = self.node_patches(name, patches);
-        let too_late = Failure::silent(limit, work.request());
-        let (done, outcome) = mpsc::sync_channel(1);
-        self.handle.spawn(async move {
-            let mut last = None;
-            let made = timeout(
-                limit,
-                work.make(|failure| {
-                    last = Some(failure.clone());
-                    !failure.is_withheld()
-                }),
-            );
-            let outcome = made.await.ok();
+        let begun = Instant::now();
+        let mut last = Failure::silent(limit, work.request());
+        let (tell, told) = mpsc::channel();
+        let task = self.handle.spawn(async move {
+            let failed = tell.clone();
+            let outcome = work.make(|failure| failed.send(Err(failure.clone())).is_ok()).await;
             // Nobody is left to tell when this fails.
-            let _ = done.send((outcome, last));
+            let _ = tell.send(outcome);
         });
-        match outcome.recv() {
-            Ok((Some(outcome), _)) => outcome,
-            Ok((None, last)) => Err(last.unwrap_or(too_late)),
-            Err(_) => Err(too_late),
-        }
+        let outcome = loop {
+            match told.recv_timeout(LOOK_EVERY) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(failure)) if failure.is_withheld() => break SourceError::Failed(failure),
+                Ok(Err(failure)) => last = failure,
+                Err(_) if begun.elapsed() >= limit => break SourceError::Failed(last),
+                Err(_) if go_on() => {}
+                Err(_) => break SourceError::Interrupted,
+            }
+        };
+        task.abort();
+        Err(outcome)
     }
 
     /// Makes these patches in the background, however long it takes.
