@@ -160,7 +160,7 @@ fn health_is_served_as_kube_proxy_serves_it() {
     ];
     for (asked, expected) in cases {
         let folder = tempfile::tempdir().unwrap();
-        let (is_leaving, is_stuck) = (asked.is_leaving, asked.is_stuck);
+        let (is_leaving, is_old) = (asked.is_leaving, asked.is_stuck || asked.is_ill);
         let path = folder.path().join("admin.sock");
         let admin = Admin::bind(None, Some(([127, 0, 0, 1], 0).into()), &path).unwrap();
         let addr = admin.health_addr().unwrap();
@@ -172,6 +172,6 @@ fn health_is_served_as_kube_proxy_serves_it() {
         }
         assert!(answers[0].contains(&format!("\"nodeEligible\":{}", !is_leaving)), "{}", answers[0]);
         assert!(answers[1].contains("\"lastUpdated\":\"") && !answers[1].contains("nodeEligible"));
-        assert_eq!(answers[1].contains("\"lastUpdated\":\"1970-01-01T00:00:00Z\""), is_stuck);
+        assert_eq!(answers[1].contains("\"lastUpdated\":\"1970-01-01T00:00:00Z\""), is_old);
     }
 }
