@@ -3,6 +3,7 @@
 //! A flag wins over the environment, that over the file, that over the default. All three say the same things:
 //! `--service-cidr 10.96.0.0/12`, `WINDLASS_SERVICE_CIDR=10.96.0.0/12` and `service-cidr: [10.96.0.0/12]`.
 
+pub mod pin;
 pub mod settings;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use windlass_dataplane::device::Offloads;
+use windlass_dataplane::device::{Offloads, TunnelGsoMode};
 use windlass_dataplane::tables::local::{DEFAULT_SOURCE_VIP_V4, DEFAULT_SOURCE_VIP_V6};
 use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
@@ -18,6 +19,7 @@ use windlass_dataplane::worker::Poll;
 use crate::check;
 use crate::cluster::parse_cidr;
 
+pub use pin::Pin;
 pub use settings::{Place, Settings, SettingsArgs};
 
 /// A setting that cannot be used. All of them mean wrong usage (exit code 2).
@@ -146,6 +148,10 @@ pub struct Config {
     pub annotation_prefix: String,
     /// How workers look for work.
     pub poll: Poll,
+    /// Which CPU each worker stays on.
+    pub pin: Pin,
+    /// Whether the pods' host-side veths are to aggregate.
+    pub tune_pods: bool,
     /// Which ways to handle several packets at once may be used.
     pub offloads: Offloads,
     /// Failed checks that do not keep the node from running, by name.
@@ -242,10 +248,19 @@ impl Config {
                 _ => None,
             })?
             .unwrap_or_default(),
+            pin: Pin::new(settings)?,
+            tune_pods: yes(settings, "tune-pods")?,
             offloads: Offloads {
                 device: !yes(settings, "no-tun-offload")?,
                 udp_send: !yes(settings, "no-gso")?,
                 udp_receive: !yes(settings, "no-gro")?,
+                tunnel_gso: one(settings, "tunnel-gso", "auto, on or off", |text| match text {
+                    "auto" => Some(TunnelGsoMode::Auto),
+                    "on" | "true" => Some(TunnelGsoMode::On),
+                    "off" | "false" => Some(TunnelGsoMode::Off),
+                    _ => None,
+                })?
+                .unwrap_or_default(),
             },
             ignore: ignored(settings)?,
         })
@@ -397,7 +412,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 29] = [
+    const VALUES: [(&str, &str); 32] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),
@@ -422,9 +437,12 @@ mod tests {
         ("dscp", "46"),
         ("annotation-prefix", "flannel.example.org"),
         ("poll", "busy"),
+        ("pin", "0,1"),
+        ("tune-pods", "true"),
         ("no-tun-offload", "true"),
         ("no-gso", "true"),
         ("no-gro", "true"),
+        ("tunnel-gso", "off"),
         ("ignore", "forward-policy,kube-proxy"),
         ("verbose", "2"),
     ];

@@ -59,6 +59,7 @@ fn forward(config: &Config) -> anyhow::Result<()> {
     let ended = signals.wait_while(reload::LOOK_EVERY, &wake, || {
         reload.look(&mut running);
         running.reap();
+        running.look_for_pods();
         drops.look(Instant::now(), |reason| running.dropped(reason));
         running.is_well()
     });
