@@ -42,7 +42,7 @@ use super::Cluster;
 use crate::cluster::Problem;
 
 /// How long changes are gathered before they are told: a rollout changes many objects at once.
-const GATHERED_FOR: Duration = Duration::from_millis(20);
+const GATHERED_FOR: Duration = Duration::from_millis(10);
 
 /// How often somebody who waits is asked whether to go on.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
