@@ -106,7 +106,7 @@ fn tables_want_manifests_and_a_node() {
     assert!(err(&output).contains("--manifests is missing; give files"), "{}", err(&output));
     let output = windlass(&["tables", "--manifests", EXAMPLE, "--node", "node-z"]);
     ends(&output, 2);
-    assert!(err(&output).contains("which have node-a, node-b"), "{}", err(&output));
+    assert!(err(&output).contains("which has node-a, node-b"), "{}", err(&output));
 }
 
 const TRACE: &str = "\

@@ -15,6 +15,9 @@ use windlass_control::source::{Cluster, manifests};
 /// How often it is said what is waited for.
 pub(super) const SAY_EVERY: Duration = Duration::from_secs(10);
 
+/// How long those who only look wait for the API server at most: they have no log that would say why.
+const LOOK_LIMIT: Duration = Duration::from_secs(15);
+
 /// What a cluster is read from.
 pub(super) enum Input {
     /// Files and folders.
@@ -34,8 +37,14 @@ impl Input {
         Ok(Self::Api(ApiSource::start(&access, prefix, Patience::default(), wake)?))
     }
 
-    /// Reads the whole cluster, which may mean to wait for the API server for as long as `go_on` says so.
-    pub(super) fn read(&self, config: &Config, mut go_on: impl FnMut() -> bool) -> anyhow::Result<Cluster> {
+    /// Reads the whole cluster, which may mean to wait for the API server, at most `limit` and for as long as
+    /// `go_on` says so.
+    pub(super) fn read(
+        &self,
+        config: &Config,
+        limit: Duration,
+        mut go_on: impl FnMut() -> bool,
+    ) -> anyhow::Result<Cluster> {
         match self {
             Self::Manifests(_) => {
                 let loaded = load(config)?;
@@ -43,9 +52,9 @@ impl Input {
             }
             Self::Api(source) => {
                 let mut say_at = Instant::now() + SAY_EVERY;
-                source.wait(config.wait, |missing| {
+                source.wait(limit, |missing| {
                     if Instant::now() >= say_at {
-                        tracing::info!("{missing}; at most {} s (--wait)", config.wait.as_secs());
+                        tracing::info!("{missing}; at most {} s (--wait)", limit.as_secs());
                         say_at += SAY_EVERY;
                     }
                     go_on()
@@ -57,7 +66,7 @@ impl Input {
 
     /// As [`Input::read`], and a Node of ours that has not registered yet as if it had: `run` would do so.
     pub(super) fn read_untouched(&self, config: &Config) -> anyhow::Result<Cluster> {
-        let mut cluster = self.read(config, || true)?;
+        let mut cluster = self.read(config, config.wait.min(LOOK_LIMIT), || true)?;
         if let Self::Api(_) = self
             && let Some(node) = cluster.state.nodes.get(&config.node).map(|node| Node::clone(node))
             && !node.pod_cidrs.is_empty()

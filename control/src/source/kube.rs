@@ -28,6 +28,7 @@ use k8s_openapi::api::networking::v1 as networking;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
 
 pub use self::access::{Access, AccessError};
 pub use self::failure::Failure;
@@ -80,6 +81,8 @@ pub struct ApiSource {
     client: Client,
     server: String,
     handle: Handle,
+    /// Patches under way in the background.
+    patching: Mutex<Option<AbortHandle>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -157,7 +160,7 @@ impl ApiSource {
             });
         });
         let thread = Some(thread.map_err(SourceError::Thread)?);
-        Ok(Self { shared, client, server, handle, stop: Some(stop), thread })
+        Ok(Self { shared, client, server, handle, patching: Mutex::default(), stop: Some(stop), thread })
     }
 
     /// The server's address.

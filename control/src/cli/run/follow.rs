@@ -30,7 +30,7 @@ impl<'a> Followed<'a> {
         mut go_on: impl FnMut() -> bool,
     ) -> anyhow::Result<(Self, Cluster)> {
         let input = Input::open(config, wake)?;
-        let mut cluster = input.read(config, &mut go_on)?;
+        let mut cluster = input.read(config, config.wait, &mut go_on)?;
         let followed = match input {
             Input::Manifests(watch) => Self::Manifests(config, watch),
             Input::Api(source) => Self::Api(Box::new(Membership::find(config, source, &mut cluster, go_on)?)),

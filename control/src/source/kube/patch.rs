@@ -1,6 +1,6 @@
 //! The few things that are written: patches of the status of our own Node.
 
-use std::sync::mpsc;
+use std::sync::{PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use ::kube::api::{Patch, PatchParams};
@@ -61,14 +61,18 @@ impl ApiSource {
         Err(outcome)
     }
 
-    /// Makes these patches in the background, however long it takes.
+    /// Makes these patches in the background, however long it takes, in place of those that are still under way.
     pub fn keep_patching_node(&self, name: &str, patches: Vec<Value>) {
         let work = self.node_patches(name, patches);
         let made = async move {
             // It is tried again after every failure.
             let _ = work.make(|_| true).await;
         };
-        drop(self.handle.spawn(made));
+        let task = self.handle.spawn(made).abort_handle();
+        let mut patching = self.patching.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = patching.replace(task) {
+            before.abort();
+        }
     }
 
     fn node_patches(&self, name: &str, patches: Vec<Value>) -> NodePatches {
