@@ -1,6 +1,6 @@
 //! A cluster's objects from its API server: listed once, and watched from then on.
 //!
-//! One thread follows the kinds, each on its own, and keeps a [`Mirror`] of what matters of them. The server
+//! One thread follows the kinds, each on its own, and keeps a mirror of what matters of them. The server
 //! may go away for as long as it likes: what was known stays known. Nothing is told before every kind has been
 //! listed, and a list replaces all objects of its kind at once, so that no object ever seems to have gone that
 //! has not.
