@@ -1,9 +1,11 @@
-//! What can be asked of a running node: metrics and health over TCP, details over a Unix socket of mode 0600.
+//! What can be asked of a running node: metrics and health over TCP, the latter also as kube-proxy serves it,
+//! details over a Unix socket of mode 0600.
 //!
 //! One thread serves all of it. A connection lives at most [`CONNECTION_LIFE`] and there are at most
 //! [`MAX_CONNECTIONS`] of them, so that a slow or hostile client costs a bounded amount of nothing much (E11).
 
 pub mod client;
+mod health;
 mod limits;
 mod questions;
 mod routes;
@@ -14,8 +16,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use axum::Router;
 use tokio::sync::oneshot;
 
 use self::socket::AdminSocket;
@@ -67,16 +70,40 @@ pub trait Readings: Send + Sync {
     fn illness(&self) -> Option<String> {
         None
     }
+
+    /// When changes of the cluster were last known to be applied, and what keeps those since from it.
+    fn programming(&self) -> Programming {
+        Programming { applied_at: SystemTime::now(), is_stuck: false }
+    }
+
+    /// Whether load balancers may send to this node: it is not about to leave the cluster.
+    fn is_eligible(&self) -> bool {
+        true
+    }
 }
+
+/// How changes of the cluster come through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Programming {
+    /// When all changes that were known had been applied.
+    pub applied_at: SystemTime,
+    /// Whether a change has been waiting for longer than [`STUCK_AFTER`].
+    pub is_stuck: bool,
+}
+
+/// How long a change may wait before the node is no longer well, as kube-proxy has it.
+pub const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// Why the node cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// The metrics port cannot be had.
     #[error(
-        "cannot listen on {addr} for metrics: {source}; stop what uses it (kube-proxy does), or give another address with --metrics, or --metrics off"
+        "cannot listen on {addr} for {what}: {source}; stop what uses it (kube-proxy does), or give another address with --{what}, or --{what} off"
     )]
-    Metrics {
+    Listen {
+        /// `metrics` or `health`.
+        what: &'static str,
         /// The address.
         addr: SocketAddr,
         /// Why.
@@ -102,28 +129,42 @@ pub enum AdminError {
 #[derive(Debug)]
 pub struct Admin {
     metrics: Option<TcpListener>,
+    health: Option<TcpListener>,
     socket: AdminSocket,
 }
 
 impl Admin {
-    /// Binds the metrics address, if there is one, and the admin socket.
+    /// Binds the addresses of metrics and health, if there are any, and the admin socket.
     ///
     /// # Errors
     /// When one of them is taken or cannot be made, with the remedy.
-    pub fn bind(metrics: Option<SocketAddr>, socket: &Path) -> Result<Self, AdminError> {
-        let listen = |addr| {
+    pub fn bind(
+        metrics: Option<SocketAddr>,
+        health: Option<SocketAddr>,
+        socket: &Path,
+    ) -> Result<Self, AdminError> {
+        let listen = |what, addr| {
             let listener = TcpListener::bind(addr).and_then(|listener| {
                 listener.set_nonblocking(true)?;
                 Ok(listener)
             });
-            listener.map_err(|source| AdminError::Metrics { addr, source })
+            listener.map_err(|source| AdminError::Listen { what, addr, source })
         };
-        Ok(Self { metrics: metrics.map(listen).transpose()?, socket: AdminSocket::bind(socket)? })
+        Ok(Self {
+            metrics: metrics.map(|addr| listen("metrics", addr)).transpose()?,
+            health: health.map(|addr| listen("health", addr)).transpose()?,
+            socket: AdminSocket::bind(socket)?,
+        })
     }
 
     /// Where metrics are served.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Where health is served.
+    pub fn health_addr(&self) -> Option<SocketAddr> {
+        self.health.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// Answers from a thread of its own until the returned handle is dropped.
@@ -133,12 +174,15 @@ impl Admin {
     pub fn serve(self, readings: Arc<dyn Readings>) -> io::Result<Serving> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let Self { metrics, socket } = self;
+        let Self { metrics, health, socket } = self;
         let (serve_socket, file) = socket.split();
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
             runtime.block_on(async move {
                 if let Some(listener) = metrics {
-                    spawn_metrics(listener, Arc::clone(&readings));
+                    spawn_public(listener, routes::public(Arc::clone(&readings)));
+                }
+                if let Some(listener) = health {
+                    spawn_public(listener, health::routes(Arc::clone(&readings)));
                 }
                 serve_socket(routes::details(readings));
                 // An error means that the handle was dropped, which is what is waited for.
@@ -149,10 +193,10 @@ impl Admin {
     }
 }
 
-fn spawn_metrics(listener: TcpListener, readings: Arc<dyn Readings>) {
+fn spawn_public(listener: TcpListener, router: Router) {
     match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => limits::spawn(listener, routes::public(readings), CONNECTION_LIFE),
-        Err(error) => tracing::error!("metrics are not served: {error}"),
+        Ok(listener) => limits::spawn(listener, router, CONNECTION_LIFE),
+        Err(error) => tracing::error!("metrics or health are not served: {error}"),
     }
 }
 

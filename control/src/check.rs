@@ -19,7 +19,6 @@ use windlass_dataplane::device::Survey;
 use crate::cluster::{ClusterState, Problem};
 use crate::config::Config;
 use crate::node::{NodeError, NodeSettings};
-use crate::source::manifests::ManifestError;
 
 pub use catalog::{ALL, About, Check, ignorable};
 pub use host::tcp_ports;
@@ -92,15 +91,10 @@ impl Finding {
         Self::warning(catalog::named(problem.check), format!("{}: {seen}", problem.subject), remedy)
     }
 
-    /// Why manifests cannot be read.
-    pub fn of_manifests(error: &ManifestError) -> Self {
-        let (seen, remedy) = split(&error.to_string());
+    /// Why the cluster's objects cannot be read.
+    pub fn of_source(error: &str) -> Self {
+        let (seen, remedy) = split(error);
         Self::error(&catalog::MANIFESTS, seen, remedy)
-    }
-
-    /// That there are no manifests.
-    pub fn without_manifests(remedy: &str) -> Self {
-        Self::error(&catalog::MANIFESTS, "--manifests is missing".to_owned(), remedy)
     }
 
     /// Why this node cannot run.

@@ -3,6 +3,7 @@
 mod check;
 mod completions;
 mod demo;
+mod input;
 mod log;
 mod man;
 mod offline;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use windlass_control::config::{ConfigError, SettingsArgs};
 use windlass_control::node::NodeError;
+use windlass_control::source::kube::SourceError;
 use windlass_control::source::manifests::ManifestError;
 
 const FAILED: u8 = 1;
@@ -119,7 +121,11 @@ fn told(error: &anyhow::Error) -> String {
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     let objects = error.downcast_ref::<check::Refused>().is_some_and(|refused| refused.objects);
-    let wrong =
-        objects || error.is::<ConfigError>() || error.is::<ManifestError>() || error.is::<NodeError>();
+    let access = matches!(error.downcast_ref(), Some(SourceError::Access(_)));
+    let wrong = objects
+        || access
+        || error.is::<ConfigError>()
+        || error.is::<ManifestError>()
+        || error.is::<NodeError>();
     if wrong { WRONG_USAGE } else { FAILED }
 }

@@ -111,6 +111,8 @@ pub struct Node {
     pub internal_ips: Vec<IpAddr>,
     /// Addresses of type ExternalIP, in order.
     pub external_ips: Vec<IpAddr>,
+    /// Whether it is being deleted, or the cluster autoscaler is about to.
+    pub is_leaving: bool,
     /// flannel's annotations.
     pub flannel: Flannel,
 }
@@ -128,6 +130,10 @@ pub struct Flannel {
     pub public_ip: Option<IpAddr>,
     /// `public-ipv6`.
     pub public_ipv6: Option<IpAddr>,
+    /// `node-public-ip`: what `public-ip` is to be where nothing overwrites it.
+    pub node_public_ip: Option<IpAddr>,
+    /// `node-public-ipv6`.
+    pub node_public_ipv6: Option<IpAddr>,
     /// `public-ip-overwrite`: what an operator wants `public-ip` to be.
     pub public_ip_overwrite: Option<IpAddr>,
     /// `public-ipv6-overwrite`.

@@ -8,6 +8,7 @@ pub mod settings;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use windlass_dataplane::device::{Offloads, TunnelGsoMode};
@@ -51,7 +52,7 @@ pub enum ConfigError {
         wants: String,
     },
     /// A setting without which there is nothing to do.
-    #[error("--{name} is missing: {remedy}")]
+    #[error("--{name} is missing; {remedy}")]
     Missing {
         /// The setting.
         name: &'static str,
@@ -97,6 +98,14 @@ pub enum Dscp {
 pub struct Config {
     /// Files and folders of Kubernetes objects.
     pub manifests: Vec<PathBuf>,
+    /// How the API server is reached, when given.
+    pub kubeconfig: Option<PathBuf>,
+    /// How long to wait for the API server and for this node in the cluster.
+    pub wait: Duration,
+    /// Where is kept what outlives a run.
+    pub state_dir: PathBuf,
+    /// The file that the flannel CNI plugin reads; `None` when it is not to be written.
+    pub subnet_env: Option<PathBuf>,
     /// This node's name.
     pub node: String,
     /// Own underlay addresses, at most one per family; empty to choose.
@@ -119,6 +128,8 @@ pub struct Config {
     pub source_vip_v6: Ipv6Addr,
     /// Where metrics and health listen; `None` when off.
     pub metrics: Option<SocketAddr>,
+    /// Where health is served as kube-proxy serves it; `None` when off.
+    pub health: Option<SocketAddr>,
     /// The admin socket's path.
     pub admin_socket: PathBuf,
     /// How log lines are written.
@@ -154,10 +165,24 @@ impl Config {
     /// With the setting, where it was found, its value and what would be valid.
     pub fn new(settings: &Settings, host_name: impl FnOnce() -> Option<String>) -> Result<Self, ConfigError> {
         let (source_vip_v4, source_vip_v6) = source_vips(settings)?;
+        let manifests: Vec<PathBuf> = settings
+            .list("manifests")
+            .map_or_else(Vec::new, |(_, paths)| paths.into_iter().map(PathBuf::from).collect());
+        let reads_api = manifests.is_empty();
         Ok(Self {
-            manifests: settings
-                .list("manifests")
-                .map_or_else(Vec::new, |(_, paths)| paths.into_iter().map(PathBuf::from).collect()),
+            manifests,
+            kubeconfig: one(settings, "kubeconfig", "a file", |text| Some(PathBuf::from(text)))?,
+            wait: one(settings, "wait", "a number of seconds from 1 to 86400", |text| {
+                text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds)).map(Duration::from_secs)
+            })?
+            .unwrap_or(Duration::from_secs(300)),
+            state_dir: one(settings, "state-dir", "an absolute path", absolute_path)?
+                .unwrap_or("/var/lib/windlass".into()),
+            subnet_env: one(settings, "subnet-env", "an absolute path, or off", |text| match text {
+                "off" => Some(None),
+                _ => absolute_path(text).map(Some),
+            })?
+            .unwrap_or(Some("/run/flannel/subnet.env".into())),
             node: node_name(settings, host_name)?,
             underlay_addrs: underlay_addrs(settings)?,
             underlay_port: one(settings, "underlay-port", "a port from 1 to 65535", |text| {
@@ -177,6 +202,8 @@ impl Config {
             source_vip_v6,
             metrics: one(settings, "metrics", "an address and port like 127.0.0.1:10249, or off", listener)?
                 .unwrap_or(Some(SocketAddr::from(([127, 0, 0, 1], 10249)))),
+            health: one(settings, "health", "an address and port like 0.0.0.0:10256, or off", listener)?
+                .unwrap_or(reads_api.then_some(SocketAddr::from(([0, 0, 0, 0], 10256)))),
             admin_socket: one(
                 settings,
                 "admin-socket",
@@ -367,8 +394,11 @@ fn listener(text: &str) -> Option<Option<SocketAddr>> {
 }
 
 fn socket_path(text: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(text);
-    (path.is_absolute() && text.len() <= 100).then_some(path)
+    absolute_path(text).filter(|_| text.len() <= 100)
+}
+
+fn absolute_path(text: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(text)).filter(|path| path.has_root())
 }
 
 #[cfg(test)]
@@ -382,8 +412,12 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 27] = [
+    const VALUES: [(&str, &str); 32] = [
         ("manifests", "/etc/windlass"),
+        ("kubeconfig", "/etc/kubernetes/windlass.conf"),
+        ("wait", "60"),
+        ("state-dir", "/var/lib/other"),
+        ("subnet-env", "off"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
         ("underlay-port", "8472"),
@@ -394,6 +428,7 @@ mod tests {
         ("cluster-cidr", "10.244.0.0/16"),
         ("source-vip", "169.254.1.1,fd00::1"),
         ("metrics", "off"),
+        ("health", "127.0.0.1:10257"),
         ("admin-socket", "/run/x.sock"),
         ("log-format", "json"),
         ("source-ports", "4"),
@@ -496,7 +531,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (yaml, expected) in [
             ("service_cidr: 10.96.0.0/12", "unknown key \"service_cidr\"; write \"service-cidr\""),
-            ("vnis: 1", "unknown key \"vnis\"; the keys are manifests, node"),
+            ("vnis: 1", "unknown key \"vnis\"; the keys are manifests, kubeconfig"),
             ("vni: {a: 1}", "is not valid: give a single value"),
             ("vni: [1", "cannot read the configuration file"),
         ] {

@@ -2,7 +2,7 @@
 //!
 //! [`source`] reads objects into a plain [`cluster::ClusterState`]; [`node`] finds out which of its nodes we are
 //! and checks that what it says can work; [`compile`](mod@compile) makes forwarding tables of it. [`config`] is
-//! what people say, [`inspect`] what they can ask, and [`admin`] where.
+//! what people say, [`registration`] what other nodes are told of us, [`inspect`] what they can ask, and [`admin`] where.
 
 pub mod admin;
 pub mod changes;
@@ -13,5 +13,6 @@ pub mod config;
 pub mod demo;
 pub mod inspect;
 pub mod node;
+pub mod registration;
 pub mod source;
 pub mod system;

@@ -17,14 +17,14 @@ use crate::config::Config;
 pub use underlay::{HostFacts, UnderlayChoice};
 
 /// VNI and port where no net-conf.json is known: flannel's for Windows, which mixed clusters use.
-const VNI_WITHOUT_NET_CONF: Vni = vni(4096);
+const VNI_WITHOUT_NET_CONF: Vni = constant_vni(4096);
 const PORT_WITHOUT_NET_CONF: u16 = 4789;
 
 /// VNI and port that flannel itself takes on Linux when net-conf.json lacks the key.
-pub(crate) const FLANNEL_VNI: Vni = vni(1);
+pub(crate) const FLANNEL_VNI: Vni = constant_vni(1);
 pub(crate) const FLANNEL_PORT: u16 = 8472;
 
-const fn vni(number: u32) -> Vni {
+const fn constant_vni(number: u32) -> Vni {
     match Vni::new(number) {
         Some(vni) => vni,
         None => unreachable!(),
@@ -66,7 +66,7 @@ pub struct NodeSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// There is no Node object of our name.
-    #[error("node {node:?} is not in the manifests, which have {known}; give the right name with --node")]
+    #[error("node {node:?} is not in the cluster, which has {known}; give the right name with --node")]
     NotFound {
         /// The name.
         node: String,
@@ -180,10 +180,7 @@ pub fn resolve(
         let text = "DirectRouting is on: stock peers of this subnet send to our pods unencapsulated, past Windlass; turn it off";
         problems.push(Problem::new("ConfigMap kube-flannel-cfg", text).found_by("direct-routing"));
     }
-    let vni = config.vni.unwrap_or(match net_conf {
-        None => VNI_WITHOUT_NET_CONF,
-        Some(conf) => conf.vni.unwrap_or(FLANNEL_VNI),
-    });
+    let vni = vni_of(config, net_conf);
     let port = config.underlay_port.unwrap_or(match net_conf {
         None => PORT_WITHOUT_NET_CONF,
         Some(conf) => conf.port.unwrap_or(FLANNEL_PORT),
@@ -214,6 +211,33 @@ pub fn resolve(
     checks::check(state, &settings)?;
     problems.extend(checks::warnings(node, &settings));
     Ok((settings, problems))
+}
+
+/// The VNI that this node is to use: the flag's, else net-conf.json's, else flannel's own.
+pub fn vni(state: &ClusterState, config: &Config) -> Vni {
+    match &state.net_conf {
+        NetConfState::Present(conf) => vni_of(config, Some(conf)),
+        NetConfState::Absent | NetConfState::Malformed(_) => vni_of(config, None),
+    }
+}
+
+fn vni_of(config: &Config, net_conf: Option<&NetConf>) -> Vni {
+    config.vni.unwrap_or(match net_conf {
+        None => VNI_WITHOUT_NET_CONF,
+        Some(conf) => conf.vni.unwrap_or(FLANNEL_VNI),
+    })
+}
+
+/// Whether the cluster has that node, and the node a podCIDR.
+///
+/// # Errors
+/// What is missing of them.
+pub fn expect_pod_cidr(state: &ClusterState, node: &str) -> Result<(), NodeError> {
+    match state.nodes.get(node) {
+        None => Err(NodeError::NotFound { node: node.to_owned(), known: known_nodes(state) }),
+        Some(found) if found.pod_cidrs.is_empty() => Err(NodeError::NoPodCidr { node: node.to_owned() }),
+        Some(_) => Ok(()),
+    }
 }
 
 fn known_nodes(state: &ClusterState) -> String {
@@ -300,7 +324,7 @@ fn no_vtep(config: &Config, name: &str, announcement: &Announcement) -> NodeErro
         Announcement::NotReady => "has an empty VtepMAC".to_owned(),
         Announcement::Missing | Announcement::Ready { .. } => "is missing".to_owned(),
     };
-    let remedy = "let flanneld register the node once, or annotate it yourself with \
+    let remedy = "let flanneld register the node once, run with --kubeconfig, which does so, or annotate it yourself with \
                   {\"VNI\":4096,\"VtepMAC\":\"<a locally administered MAC>\"}";
     NodeError::NoVtep {
         node: config.node.clone(),

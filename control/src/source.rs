@@ -1,5 +1,33 @@
-//! Where a [`ClusterState`](crate::cluster::ClusterState) comes from.
+//! Where a [`ClusterState`] comes from.
 
 pub mod flannel;
+pub mod kube;
 pub mod manifests;
 pub mod objects;
+
+use crate::cluster::{Announcement, ClusterState, Node, Problem};
+
+/// A cluster as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// What of it can be used.
+    pub state: ClusterState,
+    /// What of it cannot.
+    pub problems: Vec<Problem>,
+}
+
+/// How the problem of an object ends that is left out.
+const IS_SKIPPED: &str = "the object is skipped";
+
+/// How the problem of an object ends that was good before.
+const IS_KEPT: &str = "it is kept as it last was";
+
+/// Why nothing can be sent to a node any more that could be sent to before.
+fn has_become_unreadable<'a>(known: &Node, node: &'a Node) -> Option<&'a str> {
+    let families =
+        [(&known.flannel.vtep_v4, &node.flannel.vtep_v4), (&known.flannel.vtep_v6, &node.flannel.vtep_v6)];
+    families.into_iter().find_map(|family| match family {
+        (Announcement::Ready { .. }, Announcement::Malformed(reason)) => Some(reason.as_str()),
+        _ => None,
+    })
+}

@@ -1,8 +1,12 @@
 //! The few things of the operating system that control itself asks for.
 
 use std::fmt;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 /// The node's name unless configured: NODE_NAME, as a DaemonSet sets it, else the host name in lower case.
 pub fn node_name() -> Option<String> {
@@ -33,6 +37,35 @@ pub fn file_stamp(metadata: &std::fs::Metadata) -> [i64; 6] {
     let changed = metadata.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
     let at = changed.unwrap_or_default();
     [0, 0, at.as_secs().cast_signed(), i64::from(at.subsec_nanos()), 0, 0]
+}
+
+/// Writes a file that everybody may read, so that whoever reads it finds either the old text or the whole new
+/// one. Its folder is made if need be.
+///
+/// # Errors
+/// When the system refuses; the old file stays then.
+pub fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let aside = path.with_extension("new");
+    let mut file = File::create(&aside)?;
+    file.write_all(text)?;
+    make_readable(&file)?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(&aside, path)
+}
+
+#[cfg(unix)]
+fn make_readable(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn make_readable(_file: &File) -> io::Result<()> {
+    Ok(())
 }
 
 /// Why a run ends.
@@ -77,14 +110,33 @@ impl Signals {
         Ok(Self { runtime, interrupt, terminate })
     }
 
-    /// Sleeps until one comes, or until `well`, asked `every` so often, says no.
-    pub fn wait_while(self, every: Duration, mut well: impl FnMut() -> bool) -> Option<Signal> {
+    /// Whether one has come, which is taken note of and forgotten.
+    pub fn have_come(&mut self) -> bool {
+        let Self { runtime, interrupt, terminate } = self;
+        runtime.block_on(async move {
+            tokio::select! {
+                _ = interrupt.recv() => true,
+                _ = terminate.recv() => true,
+                // Long enough for the runtime to hear of them.
+                () = tokio::time::sleep(Duration::from_millis(1)) => false,
+            }
+        })
+    }
+
+    /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.
+    pub fn wait_while(
+        self,
+        every: Duration,
+        wake: &Notify,
+        mut well: impl FnMut() -> bool,
+    ) -> Option<Signal> {
         let Self { runtime, mut interrupt, mut terminate } = self;
         runtime.block_on(async move {
             while well() {
                 tokio::select! {
                     _ = interrupt.recv() => return Some(Signal::Interrupt),
                     _ = terminate.recv() => return Some(Signal::Terminate),
+                    () = wake.notified() => {}
                     () = tokio::time::sleep(every) => {}
                 }
             }
@@ -103,12 +155,28 @@ impl Signals {
         Ok(Self { runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()? })
     }
 
-    /// Sleeps until one comes, or until `well`, asked `every` so often, says no.
-    pub fn wait_while(self, every: Duration, mut well: impl FnMut() -> bool) -> Option<Signal> {
+    /// Whether one has come, which is taken note of and forgotten.
+    pub fn have_come(&mut self) -> bool {
+        self.runtime.block_on(async {
+            tokio::select! {
+                Ok(()) = tokio::signal::ctrl_c() => true,
+                () = tokio::time::sleep(Duration::from_millis(1)) => false,
+            }
+        })
+    }
+
+    /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.
+    pub fn wait_while(
+        self,
+        every: Duration,
+        wake: &Notify,
+        mut well: impl FnMut() -> bool,
+    ) -> Option<Signal> {
         self.runtime.block_on(async {
             while well() {
                 tokio::select! {
                     Ok(()) = tokio::signal::ctrl_c() => return Some(Signal::Interrupt),
+                    () = wake.notified() => {}
                     () = tokio::time::sleep(every) => {}
                 }
             }

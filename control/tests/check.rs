@@ -44,7 +44,7 @@ fn without_manifests_or_node_the_host_is_looked_at_nevertheless() {
     for (arguments, check_name, word) in [
         (&["--node", "a"][..], "manifests", "--manifests is missing"),
         (&["--manifests", "/nowhere"], "manifests", "cannot read /nowhere"),
-        (&["--manifests", EXAMPLE, "--node", "node-z"], "node", "which have node-a, node-b"),
+        (&["--manifests", EXAMPLE, "--node", "node-z"], "node", "which has node-a, node-b"),
     ] {
         let output = check(&[arguments, &["-o", "json"]].concat());
         let findings = found(&output, check_name);

@@ -67,7 +67,10 @@ fn wrong_usage_exits_with_2() {
     fails(&windlass(&[]).output().unwrap(), 2, "Usage: windlass");
     fails(&windlass(&["fly"]).output().unwrap(), 2, "unrecognized subcommand");
     fails(&run(&["--vnni", "1"]), 2, "unexpected argument '--vnni'");
-    fails(&run(&["--node", "a"]), 2, "--manifests is missing: give files or folders");
+    let both = run(&["--kubeconfig", "/nonexistent", "--manifests", "a.yaml"]);
+    fails(&both, 2, "--kubeconfig and --manifests are both given");
+    fails(&run(&["--kubeconfig", "/nonexistent"]), 2, "cannot use the kubeconfig /nonexistent");
+    fails(&run(&["--node", "a"]), 2, "--manifests is missing; give files or folders");
     fails(
         &run(&["--vni", "16777216"]),
         2,
@@ -107,9 +110,9 @@ fn manifests_that_cannot_be_read_are_named() {
 #[test]
 fn a_node_that_is_not_there_is_named_with_those_that_are() {
     let output = run(&["--manifests", EXAMPLE, "--node", "node-z"]);
-    fails(&output, 2, "node \"node-z\" is not in the manifests, which have node-a, node-b");
+    fails(&output, 2, "node \"node-z\" is not in the cluster, which has node-a, node-b");
     let output = windlass(&["run", "--manifests", EXAMPLE]).env("NODE_NAME", "From-Env").output().unwrap();
-    fails(&output, 2, "node \"from-env\" is not in the manifests");
+    fails(&output, 2, "node \"from-env\" is not in the cluster");
 }
 
 #[test]

@@ -103,10 +103,10 @@ fn tables_are_filtered_and_written_as_json_and_yaml() {
 fn tables_want_manifests_and_a_node() {
     let output = windlass(&["tables"]);
     ends(&output, 2);
-    assert!(err(&output).contains("--manifests is missing: give files"), "{}", err(&output));
+    assert!(err(&output).contains("--manifests is missing; give files"), "{}", err(&output));
     let output = windlass(&["tables", "--manifests", EXAMPLE, "--node", "node-z"]);
     ends(&output, 2);
-    assert!(err(&output).contains("which have node-a, node-b"), "{}", err(&output));
+    assert!(err(&output).contains("which has node-a, node-b"), "{}", err(&output));
 }
 
 const TRACE: &str = "\

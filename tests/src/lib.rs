@@ -8,6 +8,7 @@
 //!
 //! Without root, or without the tools, [`start`] says `SKIPPED: <why>` and the test passes.
 
+pub mod api_server;
 pub mod binary;
 pub mod engine_node;
 pub mod netns;

@@ -1,11 +1,12 @@
 //! Network namespaces with names that carry the id of the process that made them.
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use crate::process::run;
 
@@ -72,6 +73,31 @@ impl Netns {
     pub fn exec(&self, line: &str) -> Result<String> {
         let mut words = line.split_whitespace();
         run(self.command(words.next().unwrap_or_default()).args(words))
+    }
+
+    /// A listening socket of this process inside the namespace.
+    ///
+    /// # Errors
+    /// When the address cannot be bound there.
+    #[cfg(target_os = "linux")]
+    pub fn listen(&self, addr: SocketAddr) -> Result<TcpListener> {
+        let path = self.path();
+        // A socket stays in the namespace that its thread was in when it was made.
+        let bound = std::thread::spawn(move || -> Result<TcpListener> {
+            nix::sched::setns(fs::File::open(path)?, nix::sched::CloneFlags::CLONE_NEWNET)?;
+            Ok(TcpListener::bind(addr)?)
+        });
+        let bound = bound.join().map_err(|_| anyhow!("the binding thread panicked"))?;
+        bound.with_context(|| format!("binding {addr} in {}", self.name))
+    }
+
+    /// There are no namespaces here.
+    ///
+    /// # Errors
+    /// Always.
+    #[cfg(not(target_os = "linux"))]
+    pub fn listen(&self, addr: SocketAddr) -> Result<TcpListener> {
+        Err(anyhow!("binding {addr} in {}: only Linux has namespaces", self.name))
     }
 
     /// Sets one sysctl inside the namespace.

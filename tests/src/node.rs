@@ -1,6 +1,7 @@
 //! A node that runs the real `windlass run`.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::api_server::ApiServer;
 use crate::binary;
 use crate::netns::{Netns, scratch_folder};
 use crate::objects::Objects;
@@ -50,13 +52,34 @@ impl<'a> WindlassNode<'a> {
     /// # Errors
     /// When it ends, or is not up within a minute; the error carries its log.
     pub fn start(host: &'a Host, objects: &Objects, flags: &[&str]) -> Result<Self> {
-        let folders = Folders::new(objects)?;
+        let mut node = Self::launch(host, Folders::new(objects)?, flags)?;
+        node.wait_until_up()?;
+        Ok(node)
+    }
+
+    /// As [`WindlassNode::start`], with the cluster from an API server.
+    ///
+    /// # Errors
+    /// As [`WindlassNode::start`].
+    pub fn join(host: &'a Host, server: &ApiServer, flags: &[&str]) -> Result<Self> {
+        let mut node = Self::begin_to_join(host, server, flags)?;
+        node.wait_until_up()?;
+        Ok(node)
+    }
+
+    /// Starts it with the cluster from an API server, and does not wait for it to be up.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn begin_to_join(host: &'a Host, server: &ApiServer, flags: &[&str]) -> Result<Self> {
+        Self::launch(host, Folders::with_api(server)?, flags)
+    }
+
+    fn launch(host: &'a Host, folders: Folders, flags: &[&str]) -> Result<Self> {
         let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
         let before = state_of(&host.netns)?;
         let process = Guarded::spawn(&mut folders.command(host, &flags, Hindrance::None)?)?;
-        let mut node = Self { host, folders, flags, before, process, stopped: false };
-        node.wait_until_up()?;
-        Ok(node)
+        Ok(Self { host, folders, flags, before, process, stopped: false })
     }
 
     /// The node's namespace and data.
@@ -69,6 +92,12 @@ impl<'a> WindlassNode<'a> {
     #[must_use]
     pub fn manifests(&self) -> PathBuf {
         self.folders.manifests()
+    }
+
+    /// What it has written for the CNI plugin.
+    #[must_use]
+    pub fn subnet_env(&self) -> String {
+        fs::read_to_string(self.folders.run().join("flannel/subnet.env")).unwrap_or_default()
     }
 
     /// What it has said so far on both outputs.
@@ -160,7 +189,11 @@ impl<'a> WindlassNode<'a> {
         Ok(())
     }
 
-    fn wait_until_up(&mut self) -> Result<()> {
+    /// Waits until its device carries its routes and its port is bound.
+    ///
+    /// # Errors
+    /// When it ends, or is not up within 10 s.
+    pub fn wait_until_up(&mut self) -> Result<()> {
         let (process, folders, netns) = (&mut self.process, &self.folders, &self.host.netns);
         wait_until("`windlass run` to be up", START_LIMIT, || {
             if let Some(code) = process.exit_code()? {
@@ -217,6 +250,26 @@ pub fn run_refused(host: &Host, objects: &Objects, flags: &[&str], hindrance: Hi
     refused(host, &folders, &flags, hindrance)
 }
 
+/// As [`run_refused`], with the cluster from an API server.
+///
+/// # Errors
+/// As [`run_refused`].
+pub fn join_refused(host: &Host, server: &ApiServer, flags: &[&str]) -> Result<Ended> {
+    let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
+    refused(host, &Folders::with_api(server)?, &flags, Hindrance::None)
+}
+
+/// Runs another subcommand with the cluster from an API server, and gives how it ended; it must have touched
+/// nothing.
+///
+/// # Errors
+/// When it has not ended within 10 s, or changed the host.
+pub fn ask_with_api(host: &Host, server: &ApiServer, subcommand: &str, flags: &[&str]) -> Result<Ended> {
+    let folders = Folders::with_api(server)?;
+    let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
+    ended(host, &folders, folders.subcommand(subcommand, host, &flags, Hindrance::None)?)
+}
+
 /// Runs `windlass check` and gives how it ended; it must have touched nothing.
 ///
 /// # Errors
@@ -243,14 +296,27 @@ fn ended(host: &Host, folders: &Folders, mut command: Command) -> Result<Ended> 
 #[derive(Debug)]
 struct Folders {
     root: tempfile::TempDir,
+    /// Where the cluster is read from, as flags.
+    source: Vec<OsString>,
 }
 
 impl Folders {
     fn new(objects: &Objects) -> Result<Self> {
-        let folders = Self { root: scratch_folder("node")? };
+        let mut folders = Self { root: scratch_folder("node")?, source: Vec::new() };
         fs::create_dir(folders.manifests())?;
         fs::create_dir(folders.run())?;
         objects.write(&folders.manifests())?;
+        folders.source = vec!["--manifests".into(), folders.manifests().into()];
+        Ok(folders)
+    }
+
+    fn with_api(server: &ApiServer) -> Result<Self> {
+        let mut folders = Self { root: scratch_folder("node")?, source: Vec::new() };
+        fs::create_dir(folders.run())?;
+        let kubeconfig = server.kubeconfig(folders.root.path(), "secret")?;
+        let state_dir = folders.root.path().join("state");
+        folders.source =
+            vec!["--kubeconfig".into(), kubeconfig.into(), "--state-dir".into(), state_dir.into()];
         Ok(folders)
     }
 
@@ -288,8 +354,8 @@ impl Folders {
             .args(["-c", &format!("mount --bind \"$0\" /run && {}", hindrance.script())])
             .arg(self.run())
             .arg(binary::windlass()?)
-            .args([subcommand, "--node", host.spec.name, "--manifests"])
-            .arg(self.manifests())
+            .args([subcommand, "--node", host.spec.name])
+            .args(&self.source)
             .args(flags)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -66,6 +66,11 @@ impl Objects {
         self
     }
 
+    /// The objects.
+    pub fn iter(&self) -> impl Iterator<Item = &Value> {
+        self.items.iter()
+    }
+
     /// Adds an object as it is.
     pub fn push(&mut self, item: Value) {
         self.items.push(item);

@@ -1,10 +1,12 @@
 //! Nodes on one wire: the worked example's underlay 192.168.1.0/24 and fd00:1::/64, MTU 1500.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context, Result};
 
+use crate::api_server::ApiServer;
 use crate::netns::Netns;
+use crate::objects::Objects;
 
 /// The VNI of the worked example.
 pub const VNI: u32 = 4096;
@@ -22,6 +24,9 @@ pub const CLUSTER_CIDR_V6: &str = "fd00:244::/48";
 pub const SERVICE_CIDR: &str = "10.96.0.0/12";
 /// All service VIPs, IPv6.
 pub const SERVICE_CIDR_V6: &str = "fd00:96::/112";
+
+/// Where the API server is, if there is one.
+const API_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 168, 1, 2)), 6443);
 
 /// An IP family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +156,7 @@ pub struct Host {
 #[derive(Debug)]
 pub struct Topology {
     hosts: Vec<Host>,
-    _wire: Netns,
+    wire: Netns,
 }
 
 impl Topology {
@@ -164,7 +169,7 @@ impl Topology {
         wire.ip("link add br0 type bridge stp_state 0 forward_delay 0")?;
         wire.ip("link set br0 up")?;
         let plugged = specs.into_iter().enumerate().map(|(port, spec)| plug(&wire, port, spec));
-        Ok(Self { hosts: plugged.collect::<Result<_>>()?, _wire: wire })
+        Ok(Self { hosts: plugged.collect::<Result<_>>()?, wire })
     }
 
     /// The worked example's two nodes.
@@ -173,6 +178,15 @@ impl Topology {
     /// As [`Topology::new`].
     pub fn pair() -> Result<Self> {
         Self::new([NodeSpec::first(), NodeSpec::second()])
+    }
+
+    /// A stand-in for the API server on the wire, where every node reaches it without any overlay.
+    ///
+    /// # Errors
+    /// When it cannot be started there.
+    pub fn serve_api(&self, objects: &Objects) -> Result<ApiServer> {
+        self.wire.ip(&format!("addr add {}/24 dev br0", API_SERVER.ip()))?;
+        ApiServer::start_in(&self.wire, API_SERVER, objects)
     }
 
     /// The node at `index`, in the order given.

@@ -31,7 +31,7 @@ fn ask(mut stream: impl Read + Write, path: &str) -> String {
 
 fn serve(folder: &Path) -> (Serving, SocketAddr, PathBuf) {
     let path = folder.join("deep/admin.sock");
-    let admin = Admin::bind(Some(([127, 0, 0, 1], 0).into()), &path).unwrap();
+    let admin = Admin::bind(Some(([127, 0, 0, 1], 0).into()), None, &path).unwrap();
     let addr = admin.metrics_addr().unwrap();
     (admin.serve(Arc::new(Fixed)).unwrap(), addr, path)
 }
@@ -104,7 +104,7 @@ fn a_taken_metrics_port_is_named_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
-    let error = Admin::bind(Some(addr), &folder.path().join("a.sock")).unwrap_err().to_string();
+    let error = Admin::bind(Some(addr), None, &folder.path().join("a.sock")).unwrap_err().to_string();
     assert!(error.contains(&addr.to_string()) && error.contains("--metrics"), "{error}");
     assert!(!folder.path().join("a.sock").exists());
 }
@@ -114,12 +114,64 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let live = Admin::bind(None, &path).unwrap();
-    let error = Admin::bind(None, &path).unwrap_err().to_string();
+    let live = Admin::bind(None, None, &path).unwrap();
+    let error = Admin::bind(None, None, &path).unwrap_err().to_string();
     assert!(error.starts_with("another windlass answers on"), "{error}");
     drop(live);
     assert!(!path.exists(), "what was bound and never served is removed too");
     std::fs::write(&path, "precious").unwrap();
-    let error = Admin::bind(None, &path).unwrap_err().to_string();
+    let error = Admin::bind(None, None, &path).unwrap_err().to_string();
     assert!(error.contains("it exists and is no socket"), "{error}");
+}
+
+/// A node that is asked after.
+struct Asked {
+    is_ill: bool,
+    is_stuck: bool,
+    is_leaving: bool,
+}
+
+impl Readings for Asked {
+    fn samples(&self) -> Vec<Sample> {
+        Vec::new()
+    }
+
+    fn illness(&self) -> Option<String> {
+        self.is_ill.then(|| "a worker has ended".to_owned())
+    }
+
+    fn programming(&self) -> Programming {
+        Programming { applied_at: SystemTime::UNIX_EPOCH, is_stuck: self.is_stuck }
+    }
+
+    fn is_eligible(&self) -> bool {
+        !self.is_leaving
+    }
+}
+
+#[test]
+fn health_is_served_as_kube_proxy_serves_it() {
+    let well = Asked { is_ill: false, is_stuck: false, is_leaving: false };
+    let cases = [
+        (well, [200, 200, 200]),
+        (Asked { is_ill: true, is_stuck: false, is_leaving: false }, [503, 503, 503]),
+        (Asked { is_ill: false, is_stuck: true, is_leaving: false }, [503, 503, 200]),
+        (Asked { is_ill: false, is_stuck: false, is_leaving: true }, [503, 200, 200]),
+    ];
+    for (asked, expected) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let (is_leaving, is_old) = (asked.is_leaving, asked.is_stuck || asked.is_ill);
+        let path = folder.path().join("admin.sock");
+        let admin = Admin::bind(None, Some(([127, 0, 0, 1], 0).into()), &path).unwrap();
+        let addr = admin.health_addr().unwrap();
+        let _serving = admin.serve(Arc::new(asked)).unwrap();
+        let answers =
+            ["/healthz", "/livez", "/readyz"].map(|path| ask(TcpStream::connect(addr).unwrap(), path));
+        for (answer, code) in answers.iter().zip(expected) {
+            assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{answer}");
+        }
+        assert!(answers[0].contains(&format!("\"nodeEligible\":{}", !is_leaving)), "{}", answers[0]);
+        assert!(answers[1].contains("\"lastUpdated\":\"") && !answers[1].contains("nodeEligible"));
+        assert_eq!(answers[1].contains("\"lastUpdated\":\"1970-01-01T00:00:00Z\""), is_old);
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::ArgMatches;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -13,9 +14,10 @@ use windlass_control::cluster::{ClusterState, Problem};
 use windlass_control::compile::compile;
 use windlass_control::config::{Config, Settings};
 use windlass_control::node::{self, NodeSettings};
-use windlass_control::source::manifests;
 use windlass_control::system;
 use windlass_dataplane::device::{self, DeviceError, Survey};
+
+use super::input::Input;
 
 /// How findings are printed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -127,22 +129,17 @@ fn look(config: &Config, host: Survey) -> (Vec<Finding>, bool) {
     let mut problems: Vec<Problem> = Vec::new();
     let mut cluster = ClusterState::default();
     let mut node = None;
-    if config.manifests.is_empty() {
-        let remedy = "kubectl get nodes,services,endpointslices,servicecidrs -A -o yaml > cluster.yaml, and give --manifests cluster.yaml";
-        first.push(Finding::without_manifests(remedy));
-    } else {
-        match manifests::load(&config.manifests, &config.annotation_prefix) {
-            Err(error) => first.push(Finding::of_manifests(&error)),
-            Ok(loaded) => {
-                problems.extend(loaded.problems);
-                cluster = loaded.state;
-                match node::resolve(&cluster, config, &host) {
-                    Err(error) => first.push(Finding::of_node(&error)),
-                    Ok((settings, found)) => {
-                        problems.extend(found);
-                        problems.extend(compile(&cluster, &settings).problems);
-                        node = Some(settings);
-                    }
+    match Input::open(config, Arc::default()).and_then(|input| input.read_untouched(config)) {
+        Err(error) => first.push(Finding::of_source(&format!("{error:#}"))),
+        Ok(read) => {
+            problems.extend(read.problems);
+            cluster = read.state;
+            match node::resolve(&cluster, config, &host) {
+                Err(error) => first.push(Finding::of_node(&error)),
+                Ok((settings, found)) => {
+                    problems.extend(found);
+                    problems.extend(compile(&cluster, &settings).problems);
+                    node = Some(settings);
                 }
             }
         }
@@ -161,7 +158,9 @@ fn facts(config: &Config, host: Survey, node: Option<&NodeSettings>) -> Facts {
         device::probe_vxlan_port(&addresses(node), node.port).map_err(|error: DeviceError| error.to_string())
     };
     let listen = |addr| {
-        TcpListener::bind(addr).map(drop).map_err(|source| AdminError::Metrics { addr, source }.to_string())
+        TcpListener::bind(addr)
+            .map(drop)
+            .map_err(|source| AdminError::Listen { what: "metrics", addr, source }.to_string())
     };
     Facts {
         vxlan_port: node.map(probe),

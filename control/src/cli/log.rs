@@ -5,11 +5,12 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use windlass_control::config::{Config, LogFormat};
 
-/// Sends log lines where the configuration says, from now on.
+/// Sends log lines where the configuration says, from now on. What the API client's libraries say of failures is
+/// said by us, with the remedy.
 pub(crate) fn start(config: &Config) {
     let level = match config.verbose {
-        0 => "info",
-        1 => "debug",
+        0 => "info,kube_client=error",
+        1 => "debug,kube_client=info,hyper_util=info,rustls=info,tower=info",
         _ => "trace",
     };
     let lines = tracing_subscriber::fmt()

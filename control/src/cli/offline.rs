@@ -1,45 +1,41 @@
-//! A node from its manifests alone, for subcommands that touch nothing.
+//! A node from the cluster's objects alone, for subcommands that touch nothing.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use clap::ArgMatches;
 use windlass_control::cluster::ClusterState;
 use windlass_control::compile::compile;
-use windlass_control::config::{Config, ConfigError, Settings};
+use windlass_control::config::{Config, Settings};
 use windlass_control::inspect::{Inspection, Origin};
 use windlass_control::node::{self, HostFacts};
-use windlass_control::source::manifests;
+use windlass_control::source::Cluster;
 use windlass_control::system;
 
+use super::input::Input;
 use super::run::platform::{self, Host};
 
 /// The node that the settings describe, and what is worth saying about how it was found.
 pub(crate) fn inspection(arguments: &ArgMatches) -> anyhow::Result<(Inspection, Vec<String>)> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
-    if config.manifests.is_empty() {
-        let remedy = "give files or folders with the cluster's objects, as `kubectl get \
-                      nodes,services,endpointslices,servicecidrs -A -o yaml` prints them";
-        return Err(ConfigError::Missing { name: "manifests", remedy }.into());
-    }
-    let loaded = manifests::load(&config.manifests, &config.annotation_prefix)?;
-    let mut problems = loaded.problems;
+    let Cluster { state, mut problems } = Input::open(&config, Arc::default())?.read_untouched(&config)?;
     let mut notes = Vec::new();
     let host = Host::observe()?;
-    let (settings, found) = if is_this_host(&loaded.state, &config, &host) {
-        node::resolve(&loaded.state, &config, &host)?
+    let (settings, found) = if is_this_host(&state, &config, &host) {
+        node::resolve(&state, &config, &host)?
     } else {
         notes.push(format!(
             "this host has no underlay address of node {}: what follows is as that node would see it, with an \
              underlay MTU of 1500 unless net-conf.json says another",
             config.node
         ));
-        node::resolve(&loaded.state, &config, &Elsewhere)?
+        node::resolve(&state, &config, &Elsewhere)?
     };
-    let compiled = compile(&loaded.state, &settings);
+    let compiled = compile(&state, &settings);
     problems.extend(found);
     problems.extend(compiled.problems.iter().cloned());
     notes.extend(problems.iter().map(ToString::to_string));
-    let origin = Origin { state: loaded.state, settings, problems };
+    let origin = Origin { state, settings, problems };
     // Nothing is hashed that an adversary chose: the seed may be any.
     Ok((Inspection::offline(origin, compiled, platform::engine_settings(&config, 0)), notes))
 }

@@ -1,26 +1,31 @@
 //! `windlass run`: everything that can be checked is checked before anything of the host is touched.
 
 mod drops;
+mod follow;
 pub(super) mod inspect;
+mod join;
 pub(super) mod platform;
 mod readings;
 mod reload;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
 use clap::ArgMatches;
+use tokio::sync::Notify;
 use windlass_control::admin::Admin;
 use windlass_control::compile::{Compiler, Update};
-use windlass_control::config::{Config, ConfigError, Settings};
+use windlass_control::config::{Config, Settings};
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
-use windlass_control::source::manifests;
-use windlass_control::source::manifests::watch::Watch;
+use windlass_control::source::Cluster;
+use windlass_control::source::kube::SourceError;
 use windlass_control::system::{self, Signals};
 use windlass_dataplane::tables::TableSet;
 
 use self::drops::DropLog;
+use self::follow::Followed;
 use self::inspect::Known;
 use self::reload::Reload;
 
@@ -28,17 +33,30 @@ use self::reload::Reload;
 pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
     super::log::start(&config);
-    let watch = Watch::new(&config.manifests);
-    let Prepared { host, compiler, update, known } = prepare(&config)?;
-    let signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
-    let admin = Admin::bind(config.metrics, &config.admin_socket)?;
+    match forward(&config) {
+        Err(error) if matches!(error.downcast_ref(), Some(SourceError::Interrupted)) => {
+            tracing::info!("{error}");
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+fn forward(config: &Config) -> anyhow::Result<()> {
+    let mut signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
+    let wake = Arc::new(Notify::new());
+    let (mut followed, cluster) = Followed::begin(config, Arc::clone(&wake), || !signals.have_come())?;
+    let Prepared { host, compiler, update, known } = prepare(config, cluster)?;
+    followed.register(&known.current(), || !signals.have_come())?;
+    let admin = Admin::bind(config.metrics, config.health, &config.admin_socket)?;
     let mut running =
-        platform::start(&config, &known.current().settings, update.draft.tables(), known.clone())?;
-    let mut reload = Reload::new(&config, host, watch, compiler, known);
+        platform::start(config, &known.current().settings, update.draft.tables(), known.clone())?;
+    followed.announce(&known.current());
+    let mut reload = Reload::new(config, host, followed, compiler, known);
     let admin = admin.serve(running.readings(reload.record())).context("cannot start the admin thread")?;
     tracing::info!(node = config.node, device = config.device, "forwarding");
     let mut drops = DropLog::default();
-    let ended = signals.wait_while(reload::LOOK_EVERY, || {
+    let ended = signals.wait_while(reload::LOOK_EVERY, &wake, || {
         reload.look(&mut running);
         running.reap();
         running.look_for_pods();
@@ -61,32 +79,23 @@ struct Prepared {
     known: Known,
 }
 
-/// Reads the cluster, finds this node in it, and compiles its tables. Touches nothing.
-fn prepare(config: &Config) -> anyhow::Result<Prepared> {
-    if config.manifests.is_empty() {
-        let remedy = "give files or folders with the cluster's objects, as `kubectl get \
-                      nodes,services,endpointslices,servicecidrs -A -o yaml` prints them";
-        return Err(ConfigError::Missing { name: "manifests", remedy }.into());
-    }
-    let loaded = manifests::load(&config.manifests, &config.annotation_prefix)?;
-    for problem in &loaded.problems {
+/// Finds this node in the cluster, and compiles its tables. Touches nothing.
+fn prepare(config: &Config, cluster: Cluster) -> anyhow::Result<Prepared> {
+    for problem in &cluster.problems {
         tracing::warn!("{problem}");
     }
-    if loaded.passed_over > 0 {
-        tracing::debug!("{} objects of other kinds are passed over", loaded.passed_over);
-    }
     let host = platform::Host::observe()?;
-    let (settings, found) = node::resolve(&loaded.state, config, &host)?;
+    let (settings, found) = node::resolve(&cluster.state, config, &host)?;
     let mut compiler = Compiler::new(settings.clone());
-    compiler.follow(&loaded.state);
+    compiler.follow(&cluster.state);
     let update = compiler.update();
     for problem in found.iter().chain(&update.problems) {
         tracing::warn!("{problem}");
     }
     say(&settings, update.draft.tables());
-    super::check::gate(config, &loaded.state, &settings)?;
-    let problems = [loaded.problems, found, update.problems.clone()].concat();
-    let known = Known::new(Origin { state: loaded.state, settings, problems });
+    super::check::gate(config, &cluster.state, &settings)?;
+    let problems = [cluster.problems, found, update.problems.clone()].concat();
+    let known = Known::new(Origin { state: cluster.state, settings, problems });
     Ok(Prepared { host, compiler, update, known })
 }
 

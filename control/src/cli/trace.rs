@@ -60,15 +60,17 @@ pub(crate) struct TraceArgs {
 /// Traces it; the result says whether it would be sent.
 pub(crate) fn run(args: &TraceArgs, arguments: &ArgMatches) -> anyhow::Result<ExitCode> {
     let request = request(args)?;
-    let report = match arguments.value_source("manifests") {
-        Some(ValueSource::CommandLine) => {
-            let (inspection, notes) = offline::inspection(arguments)?;
-            for note in notes {
-                eprintln!("note: {note}");
-            }
-            trace::trace(&inspection, &request).map_err(wrong)?
+    let is_offline = ["manifests", "kubeconfig"]
+        .map(|id| arguments.value_source(id))
+        .contains(&Some(ValueSource::CommandLine));
+    let report = if is_offline {
+        let (inspection, notes) = offline::inspection(arguments)?;
+        for note in notes {
+            eprintln!("note: {note}");
         }
-        _ => asked(arguments, &request)?,
+        trace::trace(&inspection, &request).map_err(wrong)?
+    } else {
+        asked(arguments, &request)?
     };
     print(&document(args.output, &report, readable)?)?;
     Ok(if report.forward.end.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -80,9 +82,8 @@ fn asked(arguments: &ArgMatches, request: &Request) -> anyhow::Result<Report> {
     match answer {
         Ok(answer) => serde_json::from_slice(&answer).context("the answer is not understood"),
         Err(AskError::Refused { status: 400, said }) => Err(ConfigError::Arguments(said).into()),
-        Err(error @ AskError::NotRunning { .. }) => {
-            Err(anyhow::Error::new(error).context("to trace without a running node, give --manifests"))
-        }
+        Err(error @ AskError::NotRunning { .. }) => Err(anyhow::Error::new(error)
+            .context("to trace without a running node, give --manifests or --kubeconfig")),
         Err(error) => Err(error.into()),
     }
 }

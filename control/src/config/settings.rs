@@ -23,6 +23,22 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_MANIFESTS", value_name = "PATH", num_args = 1.., hide_env_values = true)]
     manifests: Option<Vec<String>>,
 
+    /// Read the cluster from its API server, reached as this kubeconfig says [default: a pod's service account]
+    #[arg(long, env = "WINDLASS_KUBECONFIG", value_name = "FILE", hide_env_values = true)]
+    kubeconfig: Option<String>,
+
+    /// Seconds to wait for the API server and for this node in the cluster [default: 300]
+    #[arg(long, env = "WINDLASS_WAIT", value_name = "SECONDS", hide_env_values = true)]
+    wait: Option<String>,
+
+    /// Folder for what outlives a run: the VTEPs' MACs [default: /var/lib/windlass]
+    #[arg(long, env = "WINDLASS_STATE_DIR", value_name = "PATH", hide_env_values = true)]
+    state_dir: Option<String>,
+
+    /// File written for the flannel CNI plugin, or "off" [default: /run/flannel/subnet.env]
+    #[arg(long, env = "WINDLASS_SUBNET_ENV", value_name = "PATH", hide_env_values = true)]
+    subnet_env: Option<String>,
+
     /// This node's name [default: NODE_NAME, else the host name in lower case]
     #[arg(long, env = "WINDLASS_NODE", value_name = "NAME", hide_env_values = true)]
     node: Option<String>,
@@ -62,6 +78,10 @@ pub struct SettingsArgs {
     /// Metrics and health over HTTP, or "off" [default: 127.0.0.1:10249]
     #[arg(long, env = "WINDLASS_METRICS", value_name = "ADDR:PORT", hide_env_values = true)]
     metrics: Option<String>,
+
+    /// Health as kube-proxy serves it, or "off" [default: 0.0.0.0:10256 with the API, else off]
+    #[arg(long, env = "WINDLASS_HEALTH", value_name = "ADDR:PORT", hide_env_values = true)]
+    health: Option<String>,
 
     /// Unix socket for questions to the running node [default: /run/windlass/admin.sock]
     #[arg(long, env = "WINDLASS_ADMIN_SOCKET", value_name = "PATH", hide_env_values = true)]
@@ -136,8 +156,12 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 28] = [
+pub const NAMES: [&str; 33] = [
     "manifests",
+    "kubeconfig",
+    "wait",
+    "state-dir",
+    "subnet-env",
     "node",
     "underlay-addr",
     "underlay-port",
@@ -148,6 +172,7 @@ pub const NAMES: [&str; 28] = [
     "cluster-cidr",
     "source-vip",
     "metrics",
+    "health",
     "admin-socket",
     "log-format",
     "source-ports",

@@ -127,7 +127,7 @@ fn overlay_mtu_is_50_or_70_less_c2() {
 #[test]
 fn what_cannot_work_is_refused_with_its_remedy() {
     let missing = error(&example(), &["--node", "node-z"]);
-    assert!(missing.contains("\"node-z\" is not in the manifests, which have node-a, node-b"), "{missing}");
+    assert!(missing.contains("\"node-z\" is not in the cluster, which has node-a, node-b"), "{missing}");
 
     let empty = error(&edited(|state| own(state).pod_cidrs.clear()), &[]);
     assert!(empty.contains("--allocate-node-cidrs"), "{empty}");

@@ -30,6 +30,8 @@ pub fn annotations(
     Flannel {
         public_ip: addr("public-ip", false),
         public_ipv6: addr("public-ipv6", true),
+        node_public_ip: addr("node-public-ip", false),
+        node_public_ipv6: addr("node-public-ipv6", true),
         public_ip_overwrite: addr("public-ip-overwrite", false),
         public_ipv6_overwrite: addr("public-ipv6-overwrite", true),
         backend_type: text("backend-type").map(str::to_owned),

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::objects;
+use super::{IS_SKIPPED, objects};
 use crate::cluster::{ClusterState, NetConfState, ObjectName, Problem};
 
 /// What was read from files.
@@ -40,9 +40,6 @@ struct Skipped {
     /// Its place among the problems.
     problem: usize,
 }
-
-/// How the problem of an object ends that is left out.
-const IS_SKIPPED: &str = "the object is skipped";
 
 /// Files that cannot be used at all.
 #[derive(Debug, thiserror::Error)]

@@ -21,12 +21,16 @@ const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
 /// The label by which an EndpointSlice names its Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
+/// The taint of nodes that the cluster autoscaler is about to delete (KEP-3836).
+const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
 /// Reads a Node. A single doubtful address or annotation is left out and given to `refuse`.
 ///
 /// # Errors
 /// Why the object as a whole cannot be used.
 pub fn node(node: &core::Node, prefix: &str, mut refuse: impl FnMut(String)) -> Result<Node, String> {
     let spec = node.spec.clone().unwrap_or_default();
+    let is_tainted = spec.taints.iter().flatten().any(|taint| taint.key == LEAVING_TAINT);
     let texts = spec.pod_cidrs.filter(|cidrs| !cidrs.is_empty());
     let texts = texts.unwrap_or_else(|| spec.pod_cidr.into_iter().filter(|cidr| !cidr.is_empty()).collect());
     let mut pod_cidrs = Vec::with_capacity(texts.len());
@@ -53,6 +57,7 @@ pub fn node(node: &core::Node, prefix: &str, mut refuse: impl FnMut(String)) -> 
         pod_cidrs,
         internal_ips,
         external_ips,
+        is_leaving: is_tainted || node.metadata.deletion_timestamp.is_some(),
         flannel: flannel::annotations(&annotations, prefix, refuse),
     })
 }

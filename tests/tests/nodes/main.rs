@@ -1,5 +1,6 @@
 //! Nodes in network namespaces; see the crate's documentation for what they need.
 
+mod api;
 mod checks;
 mod dns;
 mod harness;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use windlass_control::admin::{Readings, Sample, SampleKind};
+use windlass_control::admin::{Programming, Readings, Sample, SampleKind};
 use windlass_control::inspect::Inspection;
 use windlass_dataplane::counters::{Counters, SideCounters, Totals};
 use windlass_dataplane::drop_reason::DropReason;
@@ -97,6 +97,15 @@ impl Readings for WorkerReadings {
             None => Some("stopping".to_owned()),
         }
     }
+
+    fn programming(&self) -> Programming {
+        self.reloads.programming()
+    }
+
+    fn is_eligible(&self) -> bool {
+        let origin = self.subject.known.current();
+        !origin.state.nodes.get(&origin.settings.node).is_some_and(|node| node.is_leaving)
+    }
 }
 
 impl WorkerReadings {
@@ -178,7 +187,7 @@ impl WorkerReadings {
         let figures = self.reloads.figures();
         let of = |(result, value): (&str, u64)| Sample {
             name: "windlass_reloads_total",
-            help: "Changes of the manifests, by what became of them.",
+            help: "Changes of the cluster's objects, by what became of them.",
             kind: SampleKind::Counter,
             labels: vec![("result", result.to_owned())],
             value,
@@ -188,8 +197,16 @@ impl WorkerReadings {
         let since = figures.last_success.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (name, at) = ("windlass_reload_last_success_timestamp_seconds", since.as_secs());
         samples.push(plain(name, LAST_SUCCESS, SampleKind::Gauge, at));
-        let took = u64::try_from(figures.took.as_nanos()).unwrap_or(u64::MAX);
-        samples.push(plain("windlass_reload_duration_seconds", DURATION, SampleKind::Nanoseconds, took));
+        let name = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+        samples.push(plain(name, LAST_SUCCESS, SampleKind::Gauge, at));
+        let duration = |name, help, took: Duration| {
+            let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            plain(name, help, SampleKind::Nanoseconds, nanoseconds)
+        };
+        samples.push(duration("windlass_reload_duration_seconds", DURATION, figures.took));
+        if let Some(staleness) = figures.staleness {
+            samples.push(duration("windlass_watch_staleness_seconds", STALENESS, staleness));
+        }
         samples
     }
 }
@@ -243,5 +260,7 @@ const RESERVED: &str = "Packets accepted although reserved VXLAN bits were set."
 const UNACCOUNTED: &str = "How far received + generated is from sent + dropped; 0 but for packets under way.";
 const SUPPRESSED: &str = "ICMP errors and resets not sent because of the rate limit.";
 const CONNECTIONS: &str = "Translated connections by protocol and state, counted at most every 10 s.";
-const LAST_SUCCESS: &str = "When manifests were applied last, in seconds since 1970.";
+const STALENESS: &str =
+    "How long ago the kind was last heard of, by event or bookmark, that has been silent for longest.";
+const LAST_SUCCESS: &str = "When the cluster's objects were applied last, in seconds since 1970.";
 const DURATION: &str = "How long the last reload took that was applied: reading, compiling and publishing.";

@@ -1,4 +1,4 @@
-//! Hot reload: changed manifests become tables by the same path as at start, and what cannot change under way
+//! Hot reload: a changed cluster becomes tables by the same path as at start, and what cannot change under way
 //! stays as it was, which is said.
 
 use std::collections::BTreeSet;
@@ -6,31 +6,33 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use windlass_control::admin::{Programming, STUCK_AFTER};
 use windlass_control::changes;
 use windlass_control::cluster::Problem;
 use windlass_control::compile::Compiler;
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
-use windlass_control::source::manifests;
-use windlass_control::source::manifests::watch::Watch;
+use windlass_control::source::Cluster;
 use windlass_dataplane::tables::ForwardingTables;
 
+use super::follow::Followed;
 use super::inspect::Known;
 use super::platform::{Host, Running};
 
-/// How often the manifests are looked at. A change is read at the second look that finds it.
+/// How often manifests are looked at, and changes from the API that nobody woke us for. A change of manifests is
+/// read at the second look that finds it.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Problems and pinned settings named after one reload before the rest is summed up.
 const LINES_PER_RELOAD: usize = 20;
 
-/// Follows the manifests of a node that runs.
+/// Follows the cluster of a node that runs.
 pub(super) struct Reload<'a> {
     config: &'a Config,
     /// The host as it was at start: an address that flaps must not keep a change out.
     host: Host,
-    watch: Watch,
+    followed: Followed<'a>,
     compiler: Compiler,
     /// The cluster as it was last good, and what the node runs with.
     known: Known,
@@ -39,16 +41,16 @@ pub(super) struct Reload<'a> {
 }
 
 impl<'a> Reload<'a> {
-    /// Follows what `watch` looks at, from what was read at start and compiled by `compiler`.
+    /// Goes on with what is `followed`, from what was read at start and compiled by `compiler`.
     pub(super) fn new(
         config: &'a Config,
         host: Host,
-        watch: Watch,
+        followed: Followed<'a>,
         compiler: Compiler,
         known: Known,
     ) -> Self {
         let said = known.current().problems.iter().map(what_it_says).collect();
-        Self { config, host, watch, compiler, known, said, record: Arc::default() }
+        Self { config, host, followed, compiler, known, said, record: Arc::default() }
     }
 
     /// What metrics show of reloads.
@@ -56,42 +58,48 @@ impl<'a> Reload<'a> {
         Arc::clone(&self.record)
     }
 
-    /// Applies the manifests if they have changed. To be called every [`LOOK_EVERY`].
+    /// Applies the cluster if it has changed. To be called every [`LOOK_EVERY`], and when woken.
     pub(super) fn look(&mut self, running: &mut Running) {
-        if !self.watch.has_changed() {
-            return;
-        }
         let started = Instant::now();
-        match self.apply(running) {
+        let before = self.known.current();
+        let applied = match self.followed.changed(&before) {
+            Ok(None) => return self.record.looked(self.followed.staleness()),
+            Ok(Some(cluster)) => self.apply(running, &before, cluster),
+            Err(error) => Err(error),
+        };
+        match applied {
             Ok(changed) => {
                 let took = started.elapsed();
                 self.record.succeeded(took);
+                self.record.looked(self.followed.staleness());
                 say_changes(&changed, took);
             }
             Err(error) => {
                 self.record.failed();
                 tracing::error!(
-                    "reload: {error:#}; everything stays as it was until the manifests change again"
+                    "reload: {error:#}; everything stays as it was until the cluster changes again"
                 );
             }
         }
     }
 
-    fn apply(&mut self, running: &mut Running) -> anyhow::Result<Vec<String>> {
-        let mut loaded = manifests::load(&self.config.manifests, &self.config.annotation_prefix)?;
-        let before = self.known.current();
-        loaded.keep_last_good(&before.state);
-        let (wanted, mut problems) = node::resolve(&loaded.state, self.config, &self.host)?;
+    fn apply(
+        &mut self,
+        running: &mut Running,
+        before: &Origin,
+        mut cluster: Cluster,
+    ) -> anyhow::Result<Vec<String>> {
+        let (wanted, mut problems) = node::resolve(&cluster.state, self.config, &self.host)?;
         let (settings, pinned) = pin(&before.settings, wanted);
-        loaded.state.keep_unchanged(&before.state);
+        cluster.state.keep_unchanged(&before.state);
         self.compiler.set_settings(&settings);
-        self.compiler.follow(&loaded.state);
+        self.compiler.follow(&cluster.state);
         let update = self.compiler.update();
-        problems.splice(0..0, loaded.problems);
+        problems.splice(0..0, cluster.problems);
         problems.extend(update.problems);
         let change = running.change(&settings, &update.draft);
         self.say(pinned, &problems, change.host.err());
-        self.known.replace(Origin { state: loaded.state, settings, problems });
+        self.known.replace(Origin { state: cluster.state, settings, problems });
         if change.purged > 0 {
             tracing::debug!("{} UDP connections of backends that have gone are forgotten", change.purged);
         }
@@ -181,12 +189,26 @@ pub(super) struct Figures {
     pub(super) last_success: SystemTime,
     /// How long reading, compiling and publishing took then; zero before the first reload.
     pub(super) took: Duration,
+    /// How long ago the API server was last heard of, where there is one.
+    pub(super) staleness: Option<Duration>,
+    /// When no change was waiting, for clocks and for people.
+    up_to_date: (Instant, SystemTime),
+    /// Whether the last change could not be applied.
+    is_behind: bool,
 }
 
 impl Default for Record {
     fn default() -> Self {
         let last_success = SystemTime::now();
-        Self(Mutex::new(Figures { successes: 0, failures: 0, last_success, took: Duration::ZERO }))
+        Self(Mutex::new(Figures {
+            successes: 0,
+            failures: 0,
+            last_success,
+            took: Duration::ZERO,
+            staleness: None,
+            up_to_date: (Instant::now(), last_success),
+            is_behind: false,
+        }))
     }
 }
 
@@ -200,10 +222,28 @@ impl Record {
         let mut figures = self.lock();
         figures.successes += 1;
         (figures.last_success, figures.took) = (SystemTime::now(), took);
+        figures.is_behind = false;
     }
 
     fn failed(&self) {
-        self.lock().failures += 1;
+        let mut figures = self.lock();
+        figures.failures += 1;
+        figures.is_behind = true;
+    }
+
+    /// Every change that there is has been looked at.
+    fn looked(&self, staleness: Option<Duration>) {
+        let mut figures = self.lock();
+        figures.staleness = staleness;
+        if !figures.is_behind {
+            figures.up_to_date = (Instant::now(), SystemTime::now());
+        }
+    }
+
+    /// How changes come through: a change that cannot be applied waits, and so does everything when nobody looks.
+    pub(super) fn programming(&self) -> Programming {
+        let (since, applied_at) = self.figures().up_to_date;
+        Programming { applied_at, is_stuck: since.elapsed() > STUCK_AFTER }
     }
 
     fn lock(&self) -> MutexGuard<'_, Figures> {

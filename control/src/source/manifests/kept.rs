@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{IS_SKIPPED, Loaded, Skipped};
-use crate::cluster::{Announcement, ClusterState, NetConfState, Node, Problem};
+use super::{Loaded, Skipped};
+use crate::cluster::{ClusterState, NetConfState, Problem};
+use crate::source::{IS_KEPT, IS_SKIPPED, has_become_unreadable};
 
 impl Loaded {
     /// Puts back what `before` knew of the objects that can no longer be read, and says so in their problems.
@@ -12,13 +13,13 @@ impl Loaded {
             if self.keep(&skipped, before)
                 && let Some(problem) = self.problems.get_mut(skipped.problem)
             {
-                problem.text = problem.text.replace(IS_SKIPPED, "it is kept as it last was");
+                problem.text = problem.text.replace(IS_SKIPPED, IS_KEPT);
             }
         }
         if let NetConfState::Malformed(reason) = &self.state.net_conf
             && let NetConfState::Present(_) = before.net_conf
         {
-            let text = format!("{reason}; it is kept as it last was");
+            let text = format!("{reason}; {IS_KEPT}");
             self.problems.push(Problem::new("ConfigMap kube-flannel-cfg", text));
             self.state.net_conf = before.net_conf.clone();
         }
@@ -26,7 +27,7 @@ impl Loaded {
             if let Some(known) = before.nodes.get(name)
                 && let Some(reason) = has_become_unreadable(known, node)
             {
-                let text = format!("its annotations cannot be read ({reason}); it is kept as it last was");
+                let text = format!("its annotations cannot be read ({reason}); {IS_KEPT}");
                 self.problems.push(Problem::new(format!("Node {name}"), text));
                 *node = known.clone();
             }
@@ -54,15 +55,6 @@ fn put_back<K: Ord + Clone, V: Clone>(state: &mut BTreeMap<K, V>, before: &BTree
         }
         _ => false,
     }
-}
-
-fn has_become_unreadable<'a>(known: &Node, node: &'a Node) -> Option<&'a str> {
-    let families =
-        [(&known.flannel.vtep_v4, &node.flannel.vtep_v4), (&known.flannel.vtep_v6, &node.flannel.vtep_v6)];
-    families.into_iter().find_map(|family| match family {
-        (Announcement::Ready { .. }, Announcement::Malformed(reason)) => Some(reason.as_str()),
-        _ => None,
-    })
 }
 
 #[cfg(test)]
