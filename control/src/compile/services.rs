@@ -7,7 +7,7 @@ use std::sync::Arc;
 use windlass_dataplane::tables::{Service as TableService, ServiceTable, Vip, WhenEmpty};
 
 use crate::cluster::{
-    ClusterState, Endpoint, EndpointSlice, ObjectName, Problem, SCTP, Service, ServicePort,
+    ClusterState, Endpoint, EndpointSlice, Node, ObjectName, Problem, SCTP, Service, ServicePort,
 };
 use crate::node::NodeSettings;
 
@@ -22,6 +22,7 @@ pub(super) fn compile(
 ) -> ServiceTable {
     let slices = by_service(state);
     let mut table = ServiceTable::default();
+    let nodes: HashSet<IpAddr> = state.nodes.values().flat_map(node_addresses).collect();
     let mut sctp = Vec::new();
     let mut services: Vec<_> = state.services.iter().filter(|(_, service)| is_ours(service)).collect();
     services.sort_by_key(|(name, service)| (service.created_at, *name));
@@ -33,7 +34,7 @@ pub(super) fn compile(
             sctp.push(name.to_string());
         }
         for addr in &service.cluster_ips {
-            if let Err(reason) = may_be_vip(settings, *addr) {
+            if let Err(reason) = may_be_vip(settings, &nodes, *addr) {
                 refuse(format!("ClusterIP {addr} is passed over: {reason}"));
                 continue;
             }
@@ -69,14 +70,25 @@ fn by_service(state: &ClusterState) -> HashMap<(&str, &str), Vec<&EndpointSlice>
     slices
 }
 
-fn may_be_vip(settings: &NodeSettings, addr: IpAddr) -> Result<(), String> {
+fn may_be_vip(settings: &NodeSettings, nodes: &HashSet<IpAddr>, addr: IpAddr) -> Result<(), String> {
     if let Some(cidr) = settings.cluster_cidrs.iter().find(|cidr| cidr.contains(&addr)) {
         return Err(format!("it is inside the cluster CIDR {cidr}"));
     }
     if settings.addresses.contains(&addr) {
         return Err("it is an address of this node".to_owned());
     }
+    if nodes.contains(&addr) {
+        return Err("it is an address of a node, whose traffic it would take".to_owned());
+    }
     Ok(())
+}
+
+/// Where a node can be reached, by its status or as a VTEP.
+fn node_addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let flannel = &node.flannel;
+    let announced =
+        [flannel.public_ip, flannel.public_ipv6, flannel.public_ip_overwrite, flannel.public_ipv6_overwrite];
+    node.internal_ips.iter().chain(&node.external_ips).copied().chain(announced.into_iter().flatten())
 }
 
 /// One port of one ClusterIP.
