@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use self::routes::details;
 use self::socket::AdminSocket;
 use crate::inspect::Inspection;
 

@@ -5,6 +5,7 @@
 //! what people say, [`inspect`] what they can ask, and [`admin`] where.
 
 pub mod admin;
+pub mod capture;
 pub mod changes;
 pub mod check;
 pub mod cluster;

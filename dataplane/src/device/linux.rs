@@ -19,8 +19,10 @@ mod sys;
 mod sysctl;
 mod tun;
 mod udp;
-mod virtio;
+
 mod wait;
+
+use super::virtio;
 
 pub use host::HostState;
 pub use links::{default_route_interface, local_addresses};
