@@ -3,11 +3,9 @@
 use windlass_dataplane::packet::Checksum;
 use windlass_dataplane::wire::flow::FlowKey;
 use windlass_dataplane::wire::inner::InnerPacket;
-use windlass_tests::engine_node::{
-    Delivered, MAC_A, MAC_A6, MAC_B, MAC_B6, Sent, VNI, addr, mac, net, worked_example,
-};
+use windlass_tests::engine_node::{Delivered, MAC_A, MAC_A6, MAC_B, MAC_B6, Sent, VNI, addr, mac, net};
 
-use crate::node::UNDERLAY_B;
+use crate::node::{self, UNDERLAY_B};
 
 /// VXLAN and Ethernet header before the inner packet.
 pub const HEADERS_LEN: usize = 22;
@@ -53,9 +51,22 @@ pub fn delivered(packet: &Delivered) {
     }
 }
 
+/// The same bytes; else the first difference is told, not all of both.
+///
+/// # Panics
+/// When they differ.
+pub fn same(found: &[u8], expected: &[u8]) {
+    assert_eq!(found.len(), expected.len(), "bytes found and expected");
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    if let Some(at) = differs {
+        let window = at..found.len().min(at + 16);
+        unreachable!("byte {at}: {:02x?}, and expected {:02x?}", &found[window.clone()], &expected[window]);
+    }
+}
+
 /// Whether a flow goes to a service of the worked example.
 pub fn is_to_vip(flow: &FlowKey) -> bool {
-    worked_example("a").services.addresses().any(|addr| addr == flow.dst)
+    node::tables().services.addresses().any(|addr| addr == flow.dst)
 }
 
 /// The IP packet that all of `bytes` are.

@@ -6,6 +6,7 @@ use windlass_control::cluster::ClusterState;
 use windlass_control::compile::compile;
 use windlass_control::config::{Config, settings};
 use windlass_control::node::{HostFacts, NodeSettings, resolve};
+use windlass_control::source::manifests::load_text;
 use windlass_dataplane::engine::Settings;
 use windlass_dataplane::tables::{NextHop, Service, TableSet};
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
@@ -44,6 +45,14 @@ impl HostFacts for AnyHost {
 
 thread_local! {
     static CONFIG: Config = config();
+    static EXAMPLE_STATE: ClusterState = load_text("example", EXAMPLE, PREFIX)
+        .unwrap_or_else(|error| unreachable!("{error}"))
+        .state;
+}
+
+/// The cluster of the documentation.
+pub fn example() -> ClusterState {
+    EXAMPLE_STATE.with(ClusterState::clone)
 }
 
 fn config() -> Config {

@@ -37,6 +37,11 @@ pub fn with_connections() -> EngineNode {
     node
 }
 
+/// Node a's tables.
+pub fn tables() -> TableSet {
+    TABLES.with(|[a, _]| a.clone())
+}
+
 fn of(index: usize) -> EngineNode {
     // A cache of the usual size costs more to make than all the packets of an input.
     let settings = Settings { flow_cache_entries: 64, ..Settings::default() };

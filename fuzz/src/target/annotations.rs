@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 
 use windlass_control::cluster::Announcement;
 use windlass_control::source::flannel::annotations;
-use windlass_control::source::manifests::load_text;
 
 use crate::Seed;
-use crate::cluster::{self, EXAMPLE, PREFIX};
+use crate::cluster::{self, PREFIX};
 use crate::input::Input;
 
 const NAMES: [&str; 7] = [
@@ -49,13 +48,12 @@ pub fn run(data: &[u8]) {
             None => assert!(text.is_empty() || is_refused, "{key} {text:?} is lost"),
         }
     }
-    let Ok(mut loaded) = load_text("example", EXAMPLE, PREFIX) else { unreachable!("the worked example") };
-    if let Some(node) = loaded.state.nodes.get_mut("node-b") {
+    let mut state = cluster::example();
+    if let Some(node) = state.nodes.get_mut("node-b") {
         node.flannel = flannel;
         let is_ready = matches!(node.flannel.vtep_v4, Announcement::Ready { .. });
-        cluster::check(&loaded.state);
-        let state = &loaded.state;
-        assert!(is_ready || cluster::settings_of(state, "node-b").is_err(), "a node without a VTEP runs");
+        cluster::check(&state);
+        assert!(is_ready || cluster::settings_of(&state, "node-b").is_err(), "a node without a VTEP runs");
     }
 }
 

@@ -52,9 +52,11 @@ fn is_cut_into(group: &Group, originals: &[&(Vec<u8>, Checksum)]) {
     joined.truncate(group.headers_len());
     originals.iter().for_each(|(packet, _)| joined.extend_from_slice(&packet[group.headers_len()..]));
     check::whole(&joined);
-    let expected: Vec<_> =
-        originals.iter().map(|(packet, checksum)| completed(packet.clone(), *checksum)).collect();
-    assert_eq!(segments(&joined, group.segment_len()), expected);
+    let cut = segments(&joined, group.segment_len());
+    assert_eq!(cut.len(), originals.len());
+    for (cut, (packet, checksum)) in cut.iter().zip(originals) {
+        check::same(cut, &completed(packet.clone(), *checksum));
+    }
 }
 
 /// Packets that would follow each other but for what the input changes.
@@ -82,7 +84,8 @@ fn packets(input: &mut Input<'_>) -> Vec<(Vec<u8>, Checksum)> {
             packet[at..at + 4].copy_from_slice(&seq.to_be_bytes());
         }
         let (mut packet, mut checksum) = with_checksums(packet);
-        if what & 2 == 0 {
+        // A partial checksum is the device's own, and right by definition.
+        if what & 6 != 2 {
             (packet, checksum) = (completed(packet, checksum), Checksum::Complete);
         }
         // Any byte of the headers, or of what follows them, after the checksums were right.

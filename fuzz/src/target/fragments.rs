@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
         match (&outcome.datagrams[..], begun) {
             ([sent], true) => {
                 check::datagram(sent);
-                assert_eq!(sent.payload[check::HEADERS_LEN..], fragment(&expected, offset, len, IDENT));
+                check::same(&sent.payload[check::HEADERS_LEN..], &fragment(&expected, offset, len, IDENT));
             }
             _ => is_dropped(&outcome, ipv6),
         }

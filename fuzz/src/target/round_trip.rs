@@ -32,8 +32,8 @@ pub fn run(data: &[u8]) {
         assert_eq!(received.drops, []);
         let [delivered] = &received.packets[..] else { unreachable!("{received:?}") };
         assert_eq!(delivered.checksum, Checksum::Complete);
-        assert_eq!(delivered.bytes, inner);
-        assert_eq!(inner, completed(packet.clone(), checksum));
+        check::same(&delivered.bytes, &inner);
+        check::same(&inner, &completed(packet.clone(), checksum));
     }
 }
 

@@ -9,9 +9,9 @@ use windlass_dataplane::wire::inner::InnerPacket;
 use windlass_dataplane::wire::protocol::L4;
 use windlass_tests::packets::verified_flow;
 
-use crate::Seed;
 use crate::input::Input;
 use crate::sample::Shape;
+use crate::{Seed, check};
 
 /// Cut from segments of this size on, so that no input makes tens of thousands of them.
 const LEAST_SEGMENT_LEN: u16 = 8;
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     let Ok(inner) = InnerPacket::parse(&packet) else { unreachable!("it was made whole") };
     let pieces = segments(&packet, segment_len);
     let payload: Vec<u8> = pieces.iter().flat_map(|piece| &piece[inner.headers_len()..]).copied().collect();
-    assert_eq!(payload, packet[inner.headers_len()..]);
+    check::same(&payload, &packet[inner.headers_len()..]);
     if matches!(inner.l4, L4::Tcp { .. } | L4::Udp) {
         assert_eq!(pieces.len(), segment::count(packet.len(), inner.headers_len(), segment_len));
         pieces.iter().for_each(|piece| assert_eq!(verified_flow(piece), inner.flow));

@@ -6,7 +6,6 @@ use windlass_control::compile::compile;
 use windlass_control::inspect::packet::{describe, parse};
 use windlass_control::inspect::trace::{Arrival, End, Request, TraceError, trace};
 use windlass_control::inspect::{Inspection, Origin};
-use windlass_control::source::manifests::load_text;
 use windlass_dataplane::engine::Settings;
 use windlass_dataplane::packet::MAX_PACKET_LEN;
 use windlass_dataplane::tables::TableSet;
@@ -15,7 +14,7 @@ use windlass_tests::engine_node::{EngineNode, MAC_A, Outcome, VNI, addr, flow, m
 use windlass_tests::packets::{Tcp, tcp, udp, vxlan};
 
 use crate::Seed;
-use crate::cluster::{EXAMPLE, PREFIX, settings_of};
+use crate::cluster::{example, settings_of};
 use crate::input::Input;
 use crate::node::UNDERLAY_B;
 
@@ -29,11 +28,11 @@ fn settings() -> Settings {
 
 /// Node a of the worked example, without connections.
 fn node() -> (Inspection, TableSet) {
-    let Ok(loaded) = load_text("example", EXAMPLE, PREFIX) else { unreachable!("the worked example") };
-    let settings_of_a = settings_of(&loaded.state, "node-a").unwrap_or_else(|error| unreachable!("{error}"));
-    let compiled = compile(&loaded.state, &settings_of_a);
+    let state = example();
+    let settings_of_a = settings_of(&state, "node-a").unwrap_or_else(|error| unreachable!("{error}"));
+    let compiled = compile(&state, &settings_of_a);
     let tables = compiled.tables.clone();
-    let origin = Origin { state: loaded.state, settings: settings_of_a, problems: compiled.problems.clone() };
+    let origin = Origin { state, settings: settings_of_a, problems: compiled.problems.clone() };
     (Inspection::offline(origin, compiled, settings()), tables)
 }
 
