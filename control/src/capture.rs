@@ -3,6 +3,7 @@
 //! Read first: draft-ietf-opsawg-pcap sections 4 and 5, draft-ietf-opsawg-pcapng sections 3 and 4.
 
 mod order;
+pub mod outer;
 mod pcap;
 mod pcapng;
 pub mod write;

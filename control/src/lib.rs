@@ -14,5 +14,6 @@ pub mod config;
 pub mod demo;
 pub mod inspect;
 pub mod node;
+pub mod replay;
 pub mod source;
 pub mod system;

@@ -260,7 +260,7 @@ fn first_datagram_len(payload: &[u8]) -> Option<usize> {
 
 /// A kernel peer on the same host hands over what it would give to a network card: a partial checksum, and
 /// several segments as one packet (C11). Both are passed on to the device as such.
-fn mend_superpacket(pool: &PacketPool, packet: &mut PacketBuf, inner: &InnerPacket, mtu: u32) {
+pub fn mend_superpacket(pool: &PacketPool, packet: &mut PacketBuf, inner: &InnerPacket, mtu: u32) {
     let told = std::mem::take(&mut packet.segment_len);
     let checksum_offset = match inner.flow.protocol {
         Protocol::TCP => 16_u16,
