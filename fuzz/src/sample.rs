@@ -94,7 +94,7 @@ pub fn fragment(packet: &[u8], offset: usize, len: usize, ident: u16) -> Vec<u8>
     } else {
         out[2..4].copy_from_slice(&(piece.len() as u16 + 20).to_be_bytes());
         out[4..6].copy_from_slice(&ident.to_be_bytes());
-        out[6..8].copy_from_slice(&(offset as u16 / 8 | more << 13).to_be_bytes());
+        out[6..8].copy_from_slice(&((offset as u16 / 8) | (more << 13)).to_be_bytes());
         fill_header_checksum(&mut out);
     }
     out.extend(piece);

@@ -3,6 +3,7 @@
 //! Input: for each annotation which one it is, and its value's length and text.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use windlass_control::cluster::Announcement;
 use windlass_control::source::flannel::annotations;
@@ -50,6 +51,7 @@ pub fn run(data: &[u8]) {
     }
     let mut state = cluster::example();
     if let Some(node) = state.nodes.get_mut("node-b") {
+        let node = Arc::make_mut(node);
         node.flannel = flannel;
         let is_ready = matches!(node.flannel.vtep_v4, Announcement::Ready { .. });
         cluster::check(&state);
