@@ -40,6 +40,7 @@ pub mod lb;
 pub mod offload;
 pub mod packet;
 pub mod tables;
+pub mod tap;
 pub mod time;
 pub mod wire;
 pub mod worker;

@@ -3,6 +3,8 @@
 //! A worker owns its queue of the overlay device, its sockets, its engine and its buffers. Workers share the
 //! connection table and nothing else.
 
+mod watched;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +18,7 @@ use crate::engine::{Engine, Outbox, Settings};
 use crate::lb::conntrack::Conntrack;
 use crate::packet::{DatagramBatch, PacketBatch};
 use crate::tables::Writer;
+use crate::tap::Tap;
 use crate::time::Instant;
 
 /// Packets read from the device per turn. Each takes a 64 KB slab, so that a superpacket fits.
@@ -34,6 +37,8 @@ pub struct Worker {
     packets: PacketBatch,
     datagrams: DatagramBatch,
     out: Outbox,
+    tap: Arc<Tap>,
+    before: watched::Before,
 }
 
 impl Worker {
@@ -45,7 +50,15 @@ impl Worker {
             packets: PacketBatch::new(OVERLAY_BATCH, SPARE_SLABS),
             datagrams: DatagramBatch::new(UNDERLAY_BATCH, SPARE_SLABS),
             out: Outbox::default(),
+            tap: Arc::default(),
+            before: watched::Before::default(),
         }
+    }
+
+    /// The same, whose packets `tap` may copy.
+    #[must_use]
+    pub fn watched_by(self, tap: Arc<Tap>) -> Self {
+        Self { tap, ..self }
     }
 
     /// One batch in each direction. Returns how many packets and datagrams were received.
@@ -55,12 +68,12 @@ impl Worker {
     pub fn turn(&mut self, now: Instant) -> io::Result<usize> {
         let packets = self.io.overlay.recv_batch(&mut self.packets)?;
         if packets > 0 {
-            self.engine.encap(&mut self.packets, now, &mut self.out);
+            self.encap(now);
             self.flush(Side::Overlay);
         }
         let datagrams = self.io.underlay.recv_batch(&mut self.datagrams)?;
         if datagrams > 0 {
-            self.engine.decap(&mut self.datagrams, now, &mut self.out);
+            self.decap(now);
             self.flush(Side::Underlay);
         }
         self.engine.expire(now);
@@ -167,6 +180,7 @@ pub struct Workers {
     connections: Arc<Conntrack>,
     stop: Arc<AtomicBool>,
     origin: SystemInstant,
+    tap: Arc<Tap>,
 }
 
 /// Why a worker ended.
@@ -205,16 +219,17 @@ impl Workers {
             connections: Arc::new(Conntrack::new(config.connections, io.len())),
             stop: Arc::default(),
             origin: SystemInstant::now(),
+            tap: Arc::default(),
         };
         let origin = workers.origin;
         for (number, (io, _)) in io.into_iter().enumerate() {
             let engine = workers.engine(writer, config, number);
             let (stop, wakers) = (Arc::clone(&workers.stop), Arc::clone(&workers.wakers));
             let thread = thread::Builder::new().name(format!("windlass-{number}"));
-            let poll = config.poll;
+            let (poll, tap) = (config.poll, Arc::clone(&workers.tap));
             let run = move || {
                 let _ends = StopAllOnExit { stop: Arc::clone(&stop), wakers };
-                run(Worker::new(io, engine), poll, &stop, origin)
+                run(Worker::new(io, engine).watched_by(tap), poll, &stop, origin)
             };
             match thread.spawn(run) {
                 Ok(thread) => workers.threads.push(thread),
@@ -248,6 +263,11 @@ impl Workers {
     /// The connection table.
     pub fn connections(&self) -> &Arc<Conntrack> {
         &self.connections
+    }
+
+    /// Where they put what a capture wants.
+    pub fn tap(&self) -> &Arc<Tap> {
+        &self.tap
     }
 
     /// When the workers' clock stood at zero.

@@ -236,7 +236,7 @@ pub fn decap_ecn(outer_tos: u8, inner_tos: u8) -> Option<u8> {
 
 /// The VXLAN packets in one received buffer. With UDP_GRO the kernel joins datagrams of one size and says the
 /// size; but for an inner UDP superpacket of a local kernel peer the size it says is the inner one (C11).
-fn gro_parts(pool: &PacketPool, packet: &PacketBuf) -> impl Iterator<Item = PacketBuf> + use<> {
+pub(crate) fn gro_parts(pool: &PacketPool, packet: &PacketBuf) -> impl Iterator<Item = PacketBuf> + use<> {
     let (packet, len) = (*packet, packet.len());
     let stride = match usize::from(packet.segment_len) {
         0 => len.max(1),
