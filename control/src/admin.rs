@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 pub use self::routes::details;
 use self::socket::AdminSocket;
+use crate::capture::live::Watched;
 use crate::inspect::Inspection;
 
 /// How long a connection may last.
@@ -61,6 +62,11 @@ pub trait Readings: Send + Sync {
 
     /// The node as it is, for questions about tables, connections and packets; `None` while it stops.
     fn inspection(&self) -> Option<Inspection> {
+        None
+    }
+
+    /// Where its workers can be watched; `None` while it stops.
+    fn watched(&self) -> Option<Watched> {
         None
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Read first: draft-ietf-opsawg-pcap sections 4 and 5, draft-ietf-opsawg-pcapng sections 3 and 4.
 
+pub mod live;
 mod order;
 pub mod outer;
 mod pcap;

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
@@ -11,14 +12,23 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tower_service::Service;
 use windlass_control::admin::{Readings, Sample, details};
+use windlass_control::capture::live::Watched;
 use windlass_control::inspect::Inspection;
 
 use crate::Seed;
 use crate::input::Input;
 use crate::target::trace;
 
-const PATHS: [&str; 7] =
-    ["/trace", "/connections", "/tables", "/device", "/counters", "/healthz", "/no-such-question"];
+const PATHS: [&str; 8] = [
+    "/trace",
+    "/connections",
+    "/tables",
+    "/device",
+    "/counters",
+    "/healthz",
+    "/no-such-question",
+    "/capture",
+];
 
 /// The longest answer that is read.
 const MAX_ANSWER_LEN: usize = 16 << 20;
@@ -28,6 +38,10 @@ struct Fixed;
 impl Readings for Fixed {
     fn samples(&self) -> Vec<Sample> {
         Vec::new()
+    }
+
+    fn watched(&self) -> Option<Watched> {
+        Some(Watched { tap: Arc::default(), origin: Instant::now() })
     }
 
     fn inspection(&self) -> Option<Inspection> {
@@ -62,7 +76,7 @@ pub fn run(data: &[u8]) {
         StatusCode::BAD_REQUEST => assert!(!body.is_empty(), "{path}: refused without a reason"),
         StatusCode::NOT_FOUND => assert_eq!(path, "/no-such-question"),
         StatusCode::METHOD_NOT_ALLOWED => {
-            assert_eq!(is_post, !matches!(path, "/trace" | "/connections"), "{path}");
+            assert_eq!(is_post, !matches!(path, "/trace" | "/connections" | "/capture"), "{path}");
         }
         StatusCode::PAYLOAD_TOO_LARGE => assert!(data.len() > 100_000),
         other => unreachable!("{path}: {other}"),
@@ -79,7 +93,9 @@ async fn answer(request: Request<Body>) -> (StatusCode, Vec<u8>) {
 
 /// Each question, and some that cannot be understood.
 pub fn seeds() -> Vec<Seed> {
-    let seed = |name, path: u8, body: &str| (name, [&[path, u8::from(path < 2)], body.as_bytes()].concat());
+    let seed = |name, path: u8, body: &str| {
+        (name, [&[path, u8::from(path < 2 || path == 7)], body.as_bytes()].concat())
+    };
     vec![
         seed("trace-text", 0, r#"{"flow":"udp 10.244.0.14:40000 > 10.96.0.10:53"}"#),
         seed(
@@ -100,5 +116,12 @@ pub fn seeds() -> Vec<Seed> {
         seed("counters", 4, ""),
         seed("health", 5, ""),
         seed("another", 6, ""),
+        seed(
+            "capture",
+            7,
+            r#"{"owner":1,"inner":true,"snap_len":64,"filter":"tcp host 10.244.0.14 port 80"}"#,
+        ),
+        seed("capture-ends", 7, r#"{"owner":1,"last":true}"#),
+        seed("capture-filter", 7, r#"{"filter":"host"}"#),
     ]
 }
