@@ -10,6 +10,7 @@
 
 pub mod binary;
 pub mod engine_node;
+pub mod model;
 pub mod netns;
 pub mod node;
 pub mod objects;
