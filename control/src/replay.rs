@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use windlass_dataplane::counters::{Counters, Totals};
+use windlass_dataplane::device::Ready;
 use windlass_dataplane::device::memory::{
     MemoryDatagram, MemoryDevice, MemoryPacket, MemorySocket, worker_io,
 };
@@ -189,7 +190,7 @@ impl Replay {
         let counters = Arc::clone(self.worker.counters());
         let dropped = |reason: &&DropReason| counters.dropped(**reason);
         let before: Vec<u64> = DropReason::ALL.iter().map(|reason| dropped(&reason)).collect();
-        self.worker.turn(now)?;
+        self.worker.turn(Ready::ALL, now)?;
         let reason = DropReason::ALL.iter().zip(before).find(|(reason, before)| dropped(reason) > *before);
         let to_overlay: Vec<_> = self.device.take_all().into_iter().map(|packet| packet.bytes).collect();
         let datagrams = self.socket.take_all();

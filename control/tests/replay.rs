@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use windlass_control::capture::packets;
 use windlass_control::capture::write::{Direction, PcapngWriter, Record};
+use windlass_dataplane::wire::checksum::checksum;
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/worked-example.yaml");
 
@@ -15,6 +16,8 @@ const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/worked-exam
 fn to(dst: [u8; 4]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 244, 0, 14];
     packet.extend(dst);
+    let sum = checksum(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
     packet.extend([0x9c, 0x40, 0, 53, 0, 8, 0, 0]);
     packet
 }
@@ -71,4 +74,45 @@ fn a_file_that_is_no_capture_is_named() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("worked-example.yaml") && said.contains("neither a pcap nor a pcapng"), "{said}");
+}
+
+/// What tshark says of each packet of a file, one line each; `None`, said as `SKIPPED: ...`, where there is no tshark.
+fn tshark(file: &Path, arguments: &[&str]) -> Option<Vec<String>> {
+    let mut command = Command::new("tshark");
+    let vxlan =
+        ["-d", "udp.port==4789,vxlan", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
+    let output =
+        command.arg("-r").arg(file).args(vxlan).args(["-o", "tcp.check_checksum:TRUE"]).args(arguments);
+    match output.output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
+        }
+        Err(why) => {
+            eprintln!("SKIPPED: tshark as a decoder: {why} (Debian: tshark)");
+            None
+        }
+    }
+}
+
+#[test]
+fn a14_tshark_reads_what_windlass_writes_as_it_was_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, out) = (folder.path().join("in.pcapng"), folder.path().join("out.pcapng"));
+    write(&file, &[to([10, 244, 2, 15]), to([10, 244, 9, 9]), to([10, 96, 0, 10])]);
+    replay(&file, &["--out", out.to_str().unwrap()]);
+    let fields =
+        ["-T", "fields", "-e", "vxlan.vni", "-e", "ip.dst", "-e", "udp.dstport", "-e", "frame.comment"];
+    let Some(lines) = tshark(&out, &fields) else { return };
+    let expected = [
+        "\t10.244.2.15\t53\tsent",
+        "4096\t192.168.1.51,10.244.2.15\t4789,53\t",
+        "\t10.244.9.9\t53\tdropped: no_route",
+        "\t10.96.0.10\t53\tsent",
+    ];
+    assert_eq!(lines[..4], expected);
+    assert_eq!(lines.len(), 5, "the VIP's packet goes to a backend: {lines:?}");
+    let wrong =
+        "_ws.malformed or ip.checksum.status == 0 or udp.checksum.status == 0 or tcp.checksum.status == 0";
+    assert_eq!(tshark(&out, &["-Y", wrong]), Some(Vec::new()));
 }

@@ -106,7 +106,7 @@ impl Model {
         }
         let dst = flow.dst;
         if self.services.iter().any(|(_, vip, _)| vip.ip() == dst) {
-            return self.to_vip(packet, seen);
+            return self.balance(packet, seen);
         }
         match dst {
             _ if dst == addr(SOURCE_VIP) => Fate::Dropped(DropReason::NoConnection),
@@ -153,7 +153,7 @@ impl Model {
         })
     }
 
-    fn to_vip(&mut self, packet: Described, seen: Option<FlowKey>) -> Fate {
+    fn balance(&mut self, packet: Described, seen: Option<FlowKey>) -> Fate {
         let flow = packet.flow;
         let vip = SocketAddr::new(flow.dst, flow.dst_port);
         let service = self.services.iter().find(|service| (service.0, service.1) == (flow.protocol, vip));

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use windlass_dataplane::counters::Counters;
+use windlass_dataplane::device::Ready;
 use windlass_dataplane::device::memory::{MemoryDevice, MemorySocket, worker_io};
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine::{Engine, Settings};
@@ -60,7 +61,7 @@ impl Watched {
         let payload = vxlan(VNI, mac(MAC_A), &answer);
         self.underlay.inject(payload.clone(), socket("192.168.1.51:50000"), 0);
         self.underlay.inject(payload, socket("192.168.1.77:50000"), 0);
-        self.worker.turn(Instant::ZERO).unwrap();
+        self.worker.turn(Ready::ALL, Instant::ZERO).unwrap();
     }
 
     fn taken(&self) -> Vec<(Kept, Vec<u8>)> {

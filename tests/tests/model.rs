@@ -104,16 +104,16 @@ impl Pair {
         // Within one second an answer may still go the way of a flow that was there before its connection.
         self.engine.now = self.engine.now + Duration::from_secs(1);
         match event {
-            Event::FromDevice(packet) => self.from_device(packet),
-            Event::FromUnderlay(packet, arrival) => self.from_underlay(packet, arrival),
+            Event::FromDevice(packet) => self.device_gives(packet),
+            Event::FromUnderlay(packet, arrival) => self.underlay_gives(packet, arrival),
             Event::Answer(which, flags, len) if !self.sent.is_empty() => {
                 let answer =
                     |to: &Described| Described { flow: to.flow.reversed(), flags: *flags, len: *len, tos: 0 };
                 match *which.get(&self.sent) {
-                    Fate::ToDevice(to) => self.from_device(&answer(&to)),
+                    Fate::ToDevice(to) => self.device_gives(&answer(&to)),
                     Fate::ToPeer(to) => {
                         let arrival = Arrival { from_b: true, our_vni: true, our_mac: true, tos: 0 };
-                        self.from_underlay(&answer(&to), &arrival);
+                        self.underlay_gives(&answer(&to), &arrival);
                     }
                     Fate::Rejected(_) | Fate::Dropped(_) => {}
                 }
@@ -122,7 +122,7 @@ impl Pair {
         }
     }
 
-    fn from_device(&mut self, packet: &Described) {
+    fn device_gives(&mut self, packet: &Described) {
         let outcome = self.engine.encap(&bytes(packet));
         let out = outcome.datagrams.first().map(|sent| sent.payload[22..].to_vec());
         let out = out.or_else(|| outcome.packets.first().map(|delivered| delivered.bytes.clone()));
@@ -131,7 +131,7 @@ impl Pair {
         self.compare(packet, fate, &outcome);
     }
 
-    fn from_underlay(&mut self, packet: &Described, arrival: &Arrival) {
+    fn underlay_gives(&mut self, packet: &Described, arrival: &Arrival) {
         let fate = self.model.from_underlay(*packet, *arrival);
         let vni = if arrival.our_vni { VNI } else { VNI + 1 };
         let dst = mac(if arrival.our_mac { MAC_A } else { MAC_B });

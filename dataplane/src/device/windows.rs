@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use link::{HostState, default_route_interface, is_managed, local_addresses, probe_vxlan_port, survey};
 
-use super::config::{DeviceConfig, DeviceError, Opened};
+use super::config::{DeviceConfig, DeviceError, Opened, TunnelGsoMode};
 use super::dual_stack::DualStack;
 use super::{Waker, WorkerIo};
 
@@ -21,6 +21,9 @@ use super::{Waker, WorkerIo};
 /// # Errors
 /// Names what could not be opened and the remedy.
 pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
+    if config.offloads.tunnel_gso == TunnelGsoMode::On {
+        return Err(DeviceError::NoTunnelGso { reason: "only Linux has it".to_owned() });
+    }
     let pools = config
         .udp()
         .map(|udp| Ok((udp::UdpPool::open(&udp)?, udp)))

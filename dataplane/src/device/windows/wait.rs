@@ -11,7 +11,7 @@ use windows_sys::Win32::Foundation::{CloseHandle, HANDLE, WAIT_FAILED};
 use windows_sys::Win32::Networking::WinSock::{FD_READ, WSAEventSelect};
 use windows_sys::Win32::System::Threading::{CreateEventW, INFINITE, SetEvent, WaitForMultipleObjects};
 
-use crate::device::{Wait, Waker};
+use crate::device::{Ready, Wait, Waker};
 
 /// Waits for three events. The sockets' one is auto-reset: winsock signals it again when a receive leaves
 /// something.
@@ -41,7 +41,7 @@ impl EventWait {
 }
 
 impl Wait for EventWait {
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Ready> {
         let events = [self.device.0, self.sockets.0, self.waker.0];
         // Rounded up, so as not to spin before a deadline; INFINITE is the largest number.
         let millis = timeout.map_or(INFINITE, |timeout| {
@@ -50,7 +50,7 @@ impl Wait for EventWait {
         // SAFETY: three handles that live during the call.
         match unsafe { WaitForMultipleObjects(events.len() as u32, events.as_ptr(), 0, millis) } {
             WAIT_FAILED => Err(io::Error::last_os_error()),
-            _ => Ok(()),
+            _ => Ok(Ready::ALL),
         }
     }
 }
