@@ -2,7 +2,6 @@
 //!
 //! Input: the packet's shape and its flow (see [`Shape::read`] and [`Shape::between_pods`]).
 
-use windlass_dataplane::packet::Checksum;
 use windlass_tests::engine_node::addr;
 use windlass_tests::packets::completed;
 
@@ -31,8 +30,8 @@ pub fn run(data: &[u8]) {
         let received = b.decap(&[on_the_wire, inner.clone()].concat(), addr(UNDERLAY_A), sent.tos);
         assert_eq!(received.drops, []);
         let [delivered] = &received.packets[..] else { unreachable!("{received:?}") };
-        assert_eq!(delivered.checksum, Checksum::Complete);
-        check::same(&delivered.bytes, &inner);
+        // A whole checksum that happens to be the pseudo-header's sum passes for a partial one, and becomes itself again.
+        check::same(&completed(delivered.bytes.clone(), delivered.checksum), &inner);
         check::same(&inner, &completed(packet.clone(), checksum));
     }
 }
