@@ -11,10 +11,11 @@ use windlass_bench::cycles::Cycles;
 use windlass_bench::engine::{BURST, Case, Family, Load, Path, Tables};
 use windlass_bench::machine::Machine;
 use windlass_bench::stats::Summary;
-use windlass_dataplane::time::Instant;
+
+type Vary = fn(&mut Case);
 
 /// What a variation is called and what it changes. Those that share tables stand together.
-const VARIATIONS: [(&str, fn(&mut Case)); 13] = [
+const VARIATIONS: [(&str, Vary); 13] = [
     ("base", |_| {}),
     ("1,400 B", |case| case.packet_len = 1_400),
     ("IPv6", |case| case.family = Family::V6),
@@ -55,9 +56,7 @@ fn main() {
             if path == Path::NewFlow && case.flows == 1 {
                 continue;
             }
-            let shared = tables.take().filter(|tables| tables.fit(&case));
-            let shared = tables.insert(shared.unwrap_or_else(|| Tables::new(&case)));
-            let samples = measure(&mut criterion, &format!("{path}/{name}"), case, shared, &mut cycles);
+            let samples = measure(&mut criterion, &format!("{path}/{name}"), case, &mut tables, &mut cycles);
             table.insert((row, column), samples);
         }
     }
@@ -70,22 +69,24 @@ fn measure(
     criterion: &mut Criterion,
     name: &str,
     case: Case,
-    tables: &Tables,
+    tables: &mut Option<Tables>,
     cycles: &mut Cycles,
 ) -> Samples {
     let mut samples = Samples::default();
-    let (mut load, started) = (None, SystemInstant::now());
+    let mut load = None;
     let mut group = criterion.benchmark_group("engine");
     group.throughput(Throughput::Elements(BURST as u64));
     group.bench_function(name, |bencher| {
-        // Only what is asked for is made.
-        let load = load.get_or_insert_with(|| Load::new(case, tables));
+        // Only what is asked for is made, and tables that fit are used again.
+        let load = load.get_or_insert_with(|| {
+            let kept = tables.take().filter(|tables| tables.fit(&case));
+            Load::new(case, tables.insert(kept.unwrap_or_else(|| Tables::new(&case))))
+        });
         bencher.iter_custom(|bursts| {
             let mut spent = Duration::ZERO;
             cycles.reset();
             for _ in 0..bursts {
                 load.refill();
-                load.set_now(Instant::since_origin(started));
                 cycles.resume();
                 let began = SystemInstant::now();
                 load.run();

@@ -75,6 +75,8 @@ struct Plan {
     span: Span,
     tunnel_segmentation: bool,
     sweep: Option<Sweep>,
+    /// Whether it is measured how long services take to program.
+    programming: bool,
     /// When no further round begins.
     budget: Option<Duration>,
     /// What is left out, and why.
@@ -125,6 +127,7 @@ impl Plan {
             },
             tunnel_segmentation: !args.no_tunnel_gso,
             sweep: args.sweep,
+            programming: !args.smoke && args.sweep.is_none(),
             budget: args.quick.then_some(QUICK_BUDGET),
             left_out,
         })
@@ -174,7 +177,7 @@ impl Plan {
 
     /// On a topology of its own, which goes before the first round; nothing in the smallest form and in sweeps.
     fn program_windlass(&self) -> Result<Vec<Programming>> {
-        if self.contestants.len() <= 2 || self.sweep.is_some() {
+        if !self.programming {
             return Ok(Vec::new());
         }
         interrupt::check()?;

@@ -85,7 +85,7 @@ pub const CONTESTANTS: [Contestant; 27] = [
     on_windlass("windlass-vip-10k-2w", "Windlass, 2 workers, VIP, 10,000 services", &["--workers", "2"])
         .via_vip(MANY_SERVICES),
     on_windlass("windlass-no-offload", "Windlass, 1 worker, no offloads", NO_OFFLOADS),
-    on_windlass("windlass-no-gso", "Windlass, 1 worker, no UDP GSO/GRO", &["--no-gso", "--no-gro"]),
+    on_windlass("windlass-no-gso", "Windlass, 1 worker, no UDP GSO/GRO", NO_UDP_GSO),
     on_windlass("windlass-udp-lane", "Windlass, 1 worker, UDP lane only", &["--tunnel-gso", "off"]),
     on_windlass("windlass-tunnel-gso", "Windlass, 1 worker, tunnel-GSO lane", &["--tunnel-gso", "on"]),
     on_windlass("windlass-interrupt", "Windlass, 1 worker, poll interrupt", &["--poll", "interrupt"]),
@@ -150,7 +150,8 @@ pub fn matrix() -> Vec<Contestant> {
 
 /// The type of port that Open vSwitch polls without rest.
 const POLLED_PORT: &str = "afxdp";
-const NO_OFFLOADS: &[&str] = &["--no-tun-offload", "--no-gso", "--no-gro"];
+const NO_UDP_GSO: &[&str] = &["--no-gso", "--no-gro", "--tunnel-gso", "off"];
+const NO_OFFLOADS: &[&str] = &["--no-tun-offload", "--no-gso", "--no-gro", "--tunnel-gso", "off"];
 
 const fn on_kernel(key: &'static str, title: &'static str) -> Contestant {
     let (carrier, target) = (Carrier::Kernel, Target::Pod);

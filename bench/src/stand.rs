@@ -63,13 +63,15 @@ impl<'a> Stand<'a> {
         let (client, server_pods) = (Pods::with_pods(near, 1)?, Pods::with_pods(far, 1)?);
         let backend = server_pods.pod(0)?;
         let server_address = backend.ip(contestant.family());
+        if !tunnel_segmentation {
+            // Before the nodes start: Windlass looks then whether its tunnel-GSO lane is of use.
+            veth::tunnel_segmentation_off(near)?;
+            veth::tunnel_segmentation_off(far)?;
+        }
         let (nodes, programming) = start_nodes(contestant, topology, client.pod(0)?, backend)?;
         for host in [near, far] {
             if contestant.veth_gro {
                 veth::gro_on(host)?;
-            }
-            if !tunnel_segmentation {
-                veth::tunnel_segmentation_off(host)?;
             }
         }
         if contestant.peers {

@@ -1,6 +1,10 @@
 //! A hash table in shards, each under a lock of its own: what workers share.
 //!
-//! Against `dashmap` 6.2, with which this table began, and `papaya` 0.2: see `bench/benches/connection_index.rs`.
+//! The table began on `dashmap` 6.2 with its default hash. `cargo bench -p windlass-bench --bench connection_index` compares:
+//! a new flow and its end (six operations, 1,000 connections, one thread, lower bounds of three runs on a busy two-core EPYC)
+//! took 240 to 275 ns here, 205 to 560 ns with `dashmap` and this hash, 600 to 1,200 ns with `dashmap` and SipHash, 1,300 ns
+//! and more with `papaya` 0.2. Time does not tell the first two apart on such a machine. Memory does: 24 bytes an entry
+//! here, 56 there, two entries a connection; and a shard that grows moves a 256th of the table while others wait for it.
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::{Mutex, PoisonError};

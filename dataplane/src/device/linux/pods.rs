@@ -93,11 +93,6 @@ impl PodTuning {
         Ok(())
     }
 
-    /// Names of the veths that are tuned.
-    pub fn ports(&self) -> impl Iterator<Item = &str> {
-        self.tuned.keys().map(|port| port.name.as_str())
-    }
-
     /// Puts everything back.
     ///
     /// # Errors

@@ -110,3 +110,56 @@ pub(super) fn headers(
         repeated_len: ENCAPSULATION_LEN + headers_len(inner, checksum)?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::linux::testing::tcp_packet;
+    use crate::wire::checksum;
+
+    fn outer(source: &str, remote: &str) -> Outer {
+        let (source, remote) = (source.parse().unwrap(), remote.parse().unwrap());
+        Outer { mac: Mac([2, 0, 0, 0, 0, 9]), source, remote, tos: 0xb9 }
+    }
+
+    #[test]
+    fn a_superpacket_gets_headers_of_both_families() {
+        let (ip, checksum) = tcp_packet(14_000);
+        let payload = [&[9; ENCAPSULATION_LEN], &ip[..]].concat();
+        let v4 = headers(&outer("192.0.2.1:50000", "192.0.2.2:4789"), &payload, 1400, checksum).unwrap();
+        let frame = &[v4.bytes(), &payload[..]].concat()[TUNNEL_HEADER_LEN..];
+        let ip = ipv4::Ipv4::new_checked(&frame[ethernet::HEADER_LEN..]).unwrap();
+        assert!(ip.verify_checksum() && ip.dont_fragment());
+        assert_eq!((ip.tos(), ip.ttl(), usize::from(ip.total_len())), (0xb9, TTL, frame.len() - 14));
+        let udp = udp::Udp::new_checked(ip.payload()).unwrap();
+        assert_eq!((udp.src_port(), udp.dst_port(), udp.payload()), (50000, 4789, &payload[..]));
+        let pseudo =
+            pseudo_header(ip.src().into(), ip.dst().into(), Protocol::UDP, ip.payload().len() as u32);
+        assert_eq!(udp.checksum(), checksum::fold(pseudo));
+        // Outer IP and UDP, then VXLAN, Ethernet, IP and TCP before each segment's payload.
+        assert_eq!(v4.wire_len(1400), 20 + 8 + 22 + 40 + 1400);
+        assert_eq!(v4.segments(&payload, 1400), Segments { count: 10, len: 14_000 + 10 * 62 });
+
+        let v6 = headers(&outer("[2001:db8::1]:50000", "[2001:db8::2]:4789"), &payload, 1400, checksum);
+        let v6 = v6.unwrap();
+        let frame = &[v6.bytes(), &payload[..]].concat()[TUNNEL_HEADER_LEN..];
+        let ip = ipv6::Ipv6::new_checked(&frame[ethernet::HEADER_LEN..]).unwrap();
+        assert_eq!((ip.traffic_class(), ip.hop_limit(), ip.total_len()), (0xb9, TTL, frame.len() - 14));
+        assert_eq!(udp::Udp::new_checked(ip.payload()).unwrap().payload(), &payload[..]);
+        assert_eq!(v6.wire_len(1400), 40 + 8 + 22 + 40 + 1400);
+    }
+
+    #[test]
+    fn what_cannot_leave_whole_is_left_to_udp() {
+        let (ip, checksum) = tcp_packet(14_000);
+        let payload = [&[9; ENCAPSULATION_LEN], &ip[..]].concat();
+        let (v4, mixed) =
+            (outer("192.0.2.1:50000", "192.0.2.2:4789"), outer("192.0.2.1:50000", "[2001:db8::2]:4789"));
+        assert!(headers(&mixed, &payload, 1400, checksum).is_none());
+        assert!(headers(&v4, &payload, 0, checksum).is_none());
+        assert!(headers(&v4, &payload, 1400, Checksum::Complete).is_none());
+        assert!(headers(&v4, &payload[..10], 1400, checksum).is_none());
+        let (long, checksum) = tcp_packet(65_490);
+        assert!(headers(&v4, &[&[9; ENCAPSULATION_LEN], &long[..]].concat(), 1400, checksum).is_none());
+    }
+}

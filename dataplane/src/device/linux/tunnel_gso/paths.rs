@@ -116,3 +116,56 @@ fn output_policies() -> io::Result<u32> {
     })?;
     Ok(count.unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::device::linux::testing::{in_namespace, ip};
+    use crate::wire::ethernet::Mac;
+
+    #[test]
+    fn the_way_to_a_peer_has_the_mtu_of_its_route_and_leads_over_the_uplink_only() {
+        in_namespace("paths", || {
+            for (name, address) in [("up0", "192.0.2.1/24"), ("up1", "198.51.100.1/24")] {
+                ip(&format!("link add {name} type veth peer name {name}-peer"));
+                ip(&format!("address add {address} dev {name}"));
+                ip(&format!("link set {name} up"));
+            }
+            ip("route add 203.0.113.7 via 192.0.2.7 mtu 1400");
+            ip("route add 203.0.113.8 via 198.51.100.8");
+            ip("route add unreachable 203.0.113.9");
+            let index = ip("-o link show up0").split(':').next().unwrap().parse().unwrap();
+            let (address, mac) = ("192.0.2.1".parse().unwrap(), Mac([2; 6]));
+            let uplink = Uplink { address, name: "up0".to_owned(), index, mtu: 1500, mac, cuts: false };
+            let mtu = |remote: &str| ask(&uplink, remote.parse().unwrap());
+            let remotes = ["192.0.2.5", "203.0.113.7", "203.0.113.8", "203.0.113.9", "192.0.2.1"];
+            assert_eq!(remotes.map(mtu), [Some(1500), Some(1400), None, None, None]);
+            assert_eq!(output_policies().unwrap(), 0);
+            let policy = "xfrm policy add src 192.0.2.1/32 dst 192.0.2.5/32 dir out action block";
+            let added = Command::new("ip").args(policy.split(' ')).status().unwrap();
+            // A kernel without IPsec has no policies to heed.
+            if added.success() {
+                assert_eq!(mtu("192.0.2.5"), None);
+            }
+        });
+    }
+
+    #[test]
+    fn an_answer_holds_for_a_while_and_many_peers_are_no_leak() {
+        let mut paths = Paths::default();
+        // The interface does not exist: no way leads over it.
+        let (address, mac) = (IpAddr::from([127, 0, 0, 1]), Mac([2; 6]));
+        let uplink =
+            Uplink { address, name: "none".to_owned(), index: u32::MAX, mtu: 1500, mac, cuts: false };
+        for number in 0..2 * PEERS as u32 {
+            assert_eq!(paths.mtu(&uplink, IpAddr::from(number.to_be_bytes())), None);
+        }
+        assert_eq!(paths.known.len(), PEERS);
+        let last = paths.known.last_mut().unwrap();
+        (last.mtu, last.asked_at) = (Some(1280), Instant::now() + FRESH_FOR);
+        let remote = last.remote;
+        assert_eq!(paths.mtu(&uplink, remote), Some(1280));
+    }
+}
