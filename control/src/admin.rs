@@ -21,7 +21,9 @@ use std::time::{Duration, SystemTime};
 use axum::Router;
 use tokio::sync::oneshot;
 
+pub use self::routes::details;
 use self::socket::AdminSocket;
+use crate::capture::live::Watched;
 use crate::inspect::Inspection;
 
 /// How long a connection may last.
@@ -63,6 +65,11 @@ pub trait Readings: Send + Sync {
 
     /// The node as it is, for questions about tables, connections and packets; `None` while it stops.
     fn inspection(&self) -> Option<Inspection> {
+        None
+    }
+
+    /// Where its workers can be watched; `None` while it stops.
+    fn watched(&self) -> Option<Watched> {
         None
     }
 

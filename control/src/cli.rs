@@ -1,5 +1,6 @@
 //! Subcommands, and how they end: 0 well, 1 failed, 2 wrong usage or configuration.
 
+mod capture;
 mod check;
 mod completions;
 mod demo;
@@ -8,6 +9,7 @@ mod log;
 mod man;
 mod offline;
 mod print;
+mod replay;
 mod run;
 mod show;
 mod tables;
@@ -48,6 +50,12 @@ enum Command {
     /// Tell step by step what happens to one packet and to its reply; sends nothing
     #[command(after_help = AFTER_TRACE)]
     Trace(trace::TraceArgs),
+    /// Record packets of a running node into a pcapng file, with drop reasons as comments
+    #[command(after_help = AFTER_CAPTURE)]
+    Capture(capture::CaptureArgs),
+    /// Run a capture through this node's tables, offline, and tell every packet's verdict
+    #[command(after_help = AFTER_REPLAY)]
+    Replay(replay::ReplayArgs),
     /// Print shell completions
     Completions {
         /// The shell
@@ -77,6 +85,17 @@ Exit codes: 0 well, 1 failed, 2 wrong usage or configuration.";
 const AFTER_TRACE: &str = "\
 A running node is asked over its admin socket; with --manifests on the command line, none is needed.
 Exit codes: 0 sent or answered, 1 dropped or rejected, 2 wrong usage or configuration.";
+const AFTER_CAPTURE: &str = "\
+Asks over the admin socket. What does not fit into the node's 8 MB between two questions is counted as lost: forwarding
+never waits for a capture. Outer headers are written down anew; a sent datagram's source port is one of the pool's.
+Exit codes: 0 well, 1 failed, 2 wrong usage or configuration.";
+
+const AFTER_REPLAY: &str = "\
+Needs --manifests and --node. Packets from this node's pods and addresses enter by the device, VXLAN datagrams to its
+underlay address by the underlay; all others are passed over. The clock is the capture's, and the node begins without
+connections.
+Exit codes: 0 nothing was dropped but for reasons that --allow names, 1 something was, 2 wrong usage or configuration.";
+
 const AFTER_CHECK: &str = "\
 `windlass run` makes the same checks first. An error keeps it from running, unless --ignore names the check.
 Exit codes: 0 nothing worse than warnings, 1 an error was found, 2 wrong usage or configuration.";
@@ -93,6 +112,8 @@ pub(crate) fn main() -> ExitCode {
         (Command::Tables(args), Some(arguments)) => tables::run(&args, arguments).map(succeeded),
         (Command::Show(args), Some(arguments)) => show::run(&args, arguments).map(succeeded),
         (Command::Trace(args), Some(arguments)) => trace::run(&args, arguments),
+        (Command::Capture(args), Some(arguments)) => capture::run(&args, arguments).map(succeeded),
+        (Command::Replay(args), Some(arguments)) => replay::run(&args, arguments),
         (Command::Completions { shell }, _) => completions::run(Cli::command(), shell).map(succeeded),
         (Command::Man, _) => man::run(Cli::command()).map(succeeded),
         (Command::Demo(args), _) => demo::run(&args).map(succeeded),

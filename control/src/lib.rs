@@ -5,6 +5,7 @@
 //! what people say, [`registration`] what other nodes are told of us, [`inspect`] what they can ask, and [`admin`] where.
 
 pub mod admin;
+pub mod capture;
 pub mod changes;
 pub mod check;
 pub mod cluster;
@@ -14,5 +15,6 @@ pub mod demo;
 pub mod inspect;
 pub mod node;
 pub mod registration;
+pub mod replay;
 pub mod source;
 pub mod system;

@@ -12,6 +12,7 @@ pub mod host;
 pub mod memory;
 mod segments;
 pub mod survey;
+pub mod virtio;
 
 #[cfg(target_os = "linux")]
 pub mod linux;

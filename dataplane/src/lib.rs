@@ -41,6 +41,7 @@ mod mem;
 pub mod offload;
 pub mod packet;
 pub mod tables;
+pub mod tap;
 pub mod time;
 pub mod wire;
 pub mod worker;

@@ -4,6 +4,7 @@
 //! connection table and nothing else.
 
 mod idle;
+mod watched;
 
 use std::io;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::engine::{Engine, Outbox, Settings};
 use crate::lb::conntrack::Conntrack;
 use crate::packet::{DatagramBatch, PacketBatch};
 use crate::tables::Writer;
+use crate::tap::Tap;
 use crate::time::Instant;
 
 /// Packets read from the device per turn. Each takes a 64 KB slab, so that a superpacket fits.
@@ -39,6 +41,8 @@ pub struct Worker {
     datagrams: DatagramBatch,
     out: Outbox,
     has_received: bool,
+    tap: Arc<Tap>,
+    before: watched::Before,
 }
 
 impl Worker {
@@ -51,7 +55,15 @@ impl Worker {
             datagrams: DatagramBatch::new(UNDERLAY_BATCH, SPARE_SLABS),
             out: Outbox::default(),
             has_received: false,
+            tap: Arc::default(),
+            before: watched::Before::default(),
         }
+    }
+
+    /// The same, whose packets `tap` may copy.
+    #[must_use]
+    pub fn watched_by(self, tap: Arc<Tap>) -> Self {
+        Self { tap, ..self }
     }
 
     /// One batch from each side that is ready. Returns how many packets and datagrams were received.
@@ -63,7 +75,7 @@ impl Worker {
         if ready.overlay {
             let packets = self.io.overlay.recv_batch(&mut self.packets)?;
             if packets > 0 {
-                self.engine.encap(&mut self.packets, now, &mut self.out);
+                self.encap(now);
                 self.flush(Side::Overlay);
             }
             received += packets;
@@ -71,7 +83,7 @@ impl Worker {
         if ready.underlay {
             let datagrams = self.io.underlay.recv_batch(&mut self.datagrams)?;
             if datagrams > 0 {
-                self.engine.decap(&mut self.datagrams, now, &mut self.out);
+                self.decap(now);
                 self.flush(Side::Underlay);
             }
             received += datagrams;
@@ -172,6 +184,7 @@ pub struct Workers {
     connections: Arc<Conntrack>,
     stop: Arc<AtomicBool>,
     origin: SystemInstant,
+    tap: Arc<Tap>,
 }
 
 /// Why a worker ended.
@@ -210,6 +223,7 @@ impl Workers {
             connections: Arc::new(Conntrack::new(config.connections, io.len())),
             stop: Arc::default(),
             origin: SystemInstant::now(),
+            tap: Arc::default(),
         };
         let origin = workers.origin;
         for (number, (io, _)) in io.into_iter().enumerate() {
@@ -217,10 +231,11 @@ impl Workers {
             let (stop, wakers) = (Arc::clone(&workers.stop), Arc::clone(&workers.wakers));
             let thread = thread::Builder::new().name(format!("windlass-{number}"));
             let (poll, cpu) = (config.poll, config.cpus.get(number).copied());
+            let tap = Arc::clone(&workers.tap);
             let run = move || {
                 let _ends = StopAllOnExit { stop: Arc::clone(&stop), wakers };
                 cpu.map_or(Ok(()), device::stay_on)?;
-                run(Worker::new(io, engine), poll, &stop, origin)
+                run(Worker::new(io, engine).watched_by(tap), poll, &stop, origin)
             };
             match thread.spawn(run) {
                 Ok(thread) => workers.threads.push(thread),
@@ -254,6 +269,11 @@ impl Workers {
     /// The connection table.
     pub fn connections(&self) -> &Arc<Conntrack> {
         &self.connections
+    }
+
+    /// Where they put what a capture wants.
+    pub fn tap(&self) -> &Arc<Tap> {
+        &self.tap
     }
 
     /// When the workers' clock stood at zero.

@@ -11,6 +11,7 @@
 pub mod api_server;
 pub mod binary;
 pub mod engine_node;
+pub mod model;
 pub mod netns;
 pub mod node;
 pub mod objects;

@@ -107,8 +107,9 @@ proptest! {
             // What the client sees is what the VIP would have answered.
             let (reply, state) = build(&to_backend.reversed(), &answer);
             let restored = node.decap(&vxlan(VNI, mac(MAC_A), &reply), addr("192.168.1.51"), 0).packets.remove(0);
-            prop_assert_eq!(restored.checksum, state);
-            prop_assert_eq!(&restored.bytes, &build(&to_vip.reversed(), &answer).0);
+            // A whole checksum that happens to be the pseudo-header's sum passes for a partial one, once in 65,536.
+            let expected = completed(build(&to_vip.reversed(), &answer).0, state);
+            prop_assert_eq!(completed(restored.bytes, restored.checksum), expected);
         }
     }
 

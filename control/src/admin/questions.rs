@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Readings;
+use crate::capture::live;
 use crate::inspect::Inspection;
 use crate::inspect::connections::{Connections, Filter};
 use crate::inspect::rows::Tables;
@@ -29,6 +30,7 @@ pub(super) fn add(router: Router<Arc<dyn Readings>>) -> Router<Arc<dyn Readings>
         .route("/device", get(device))
         .route("/connections", post(connections))
         .route("/trace", post(trace_packet))
+        .route("/capture", post(capture))
         .layer(DefaultBodyLimit::max(MAX_QUESTION_LEN))
 }
 
@@ -58,11 +60,27 @@ async fn trace_packet(State(readings): Node, body: Bytes) -> Response {
     })
 }
 
+async fn capture(State(readings): Node, body: Bytes) -> Response {
+    let question = match question::<live::Question>(&body) {
+        Ok(question) => question,
+        Err(refusal) => return *refusal,
+    };
+    let Some(watched) = readings.watched() else { return stopping() };
+    with(&readings, |node| match live::answer(&watched, &node.origin.settings, &question) {
+        Ok(packets) => answer(&packets),
+        Err(why) => refuse(StatusCode::BAD_REQUEST, &why),
+    })
+}
+
 fn with(readings: &Arc<dyn Readings>, answer: impl FnOnce(&Inspection) -> Response) -> Response {
     match readings.inspection() {
         Some(node) => answer(&node),
-        None => refuse(StatusCode::SERVICE_UNAVAILABLE, "windlass is stopping"),
+        None => stopping(),
     }
+}
+
+fn stopping() -> Response {
+    refuse(StatusCode::SERVICE_UNAVAILABLE, "windlass is stopping")
 }
 
 fn question<T: DeserializeOwned>(body: &[u8]) -> Result<T, Box<Response>> {

@@ -17,7 +17,7 @@ pub(super) fn public(readings: Arc<dyn Readings>) -> Router {
 }
 
 /// What only the owner of the socket may ask.
-pub(super) fn details(readings: Arc<dyn Readings>) -> Router {
+pub fn details(readings: Arc<dyn Readings>) -> Router {
     let router = Router::new().route("/counters", get(counters)).route("/healthz", get(health));
     questions::add(router).with_state(readings)
 }

@@ -5,18 +5,35 @@ use std::sync::Arc;
 
 use clap::ArgMatches;
 use windlass_control::cluster::ClusterState;
-use windlass_control::compile::compile;
+use windlass_control::compile::{Compiled, compile};
 use windlass_control::config::{Config, Settings};
 use windlass_control::inspect::{Inspection, Origin};
 use windlass_control::node::{self, HostFacts};
 use windlass_control::source::Cluster;
 use windlass_control::system;
+use windlass_dataplane::engine;
 
 use super::input::Input;
 use super::run::platform::{self, Host};
 
-/// The node that the settings describe, and what is worth saying about how it was found.
+/// A node as its settings and manifests describe it.
+pub(crate) struct Node {
+    /// What its tables are compiled from.
+    pub(crate) origin: Origin,
+    /// Its tables.
+    pub(crate) compiled: Compiled,
+    /// Its engine's settings.
+    pub(crate) engine: engine::Settings,
+}
+
+/// The node that the settings describe, for questions, and what is worth saying about how it was found.
 pub(crate) fn inspection(arguments: &ArgMatches) -> anyhow::Result<(Inspection, Vec<String>)> {
+    let (node, notes) = node(arguments)?;
+    Ok((Inspection::offline(node.origin, node.compiled, node.engine), notes))
+}
+
+/// The node that the settings describe, and what is worth saying about how it was found.
+pub(crate) fn node(arguments: &ArgMatches) -> anyhow::Result<(Node, Vec<String>)> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
     let Cluster { state, mut problems } = Input::open(&config, Arc::default())?.read_untouched(&config)?;
     let mut notes = Vec::new();
@@ -37,7 +54,7 @@ pub(crate) fn inspection(arguments: &ArgMatches) -> anyhow::Result<(Inspection, 
     notes.extend(problems.iter().map(ToString::to_string));
     let origin = Origin { state, settings, problems };
     // Nothing is hashed that an adversary chose: the seed may be any.
-    Ok((Inspection::offline(origin, compiled, platform::engine_settings(&config, 0)), notes))
+    Ok((Node { origin, compiled, engine: platform::engine_settings(&config, 0) }, notes))
 }
 
 /// Whether the node's underlay address, given or announced, is on an interface here. A node that announces

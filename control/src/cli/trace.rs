@@ -1,7 +1,5 @@
 //! `windlass trace`: what would happen to one packet, told by a running node or from manifests.
 
-mod capture;
-
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use windlass_control::admin::client::{AskError, ask};
+use windlass_control::capture::{self, UdpDatagram};
 use windlass_control::config::{Config, ConfigError, Settings, SettingsArgs};
 use windlass_control::inspect::packet::{PacketError, from_hex};
 use windlass_control::inspect::trace::{self, Arrival, End, Report, Request, TraceError, Way};
@@ -99,13 +98,13 @@ fn request(args: &TraceArgs) -> anyhow::Result<Request> {
     if let Some(place) = &args.pcap {
         let (file, number) = file_and_number(place);
         let bytes = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let mut packet = capture::packet(&bytes, number).with_context(|| file.display().to_string())?;
+        let mut packet = capture::ip_packet(&bytes, number).with_context(|| file.display().to_string())?;
         if args.decap
-            && let Some((source, payload)) = capture::datagram(&packet)
-            && (from.is_none() || Frame::parse(&payload).is_ok())
+            && let Some(datagram) = UdpDatagram::in_packet(&packet)
+            && (from.is_none() || Frame::parse(datagram.payload).is_ok())
         {
-            from = from.or(Some(source));
-            packet = payload;
+            from = from.or(Some(datagram.source));
+            packet = datagram.payload.to_vec();
         }
         request.hex = Some(packet.iter().map(|byte| format!("{byte:02x}")).collect());
     } else if let Some(hex) = &args.hex {

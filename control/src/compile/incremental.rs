@@ -81,6 +81,7 @@ impl Compiler {
         let before = set(&mut self.state.nodes, name.to_owned(), node.clone());
         if before != node {
             self.peers.changed(name, before.as_deref(), node.as_deref());
+            self.services.node_changed(name, before.as_deref(), node.as_deref());
         }
     }
 

@@ -8,7 +8,7 @@ use windlass_dataplane::tables::{Draft, Service as TableService, Vip, WhenEmpty}
 
 use super::claims::Claims;
 use crate::cluster::{
-    ClusterState, Endpoint, EndpointSlice, ObjectName, Problem, SCTP, Service, ServicePort,
+    ClusterState, Endpoint, EndpointSlice, Node, ObjectName, Problem, SCTP, Service, ServicePort,
 };
 use crate::node::NodeSettings;
 
@@ -24,6 +24,10 @@ pub(super) struct Services {
     /// The slices of each service, by the name of the service.
     slices: HashMap<ObjectName, Vec<(ObjectName, Arc<EndpointSlice>)>>,
     vips: Claims<Vip, Rank>,
+    /// The services that want each address.
+    wanted: Claims<IpAddr, ObjectName>,
+    /// The nodes at each address.
+    nodes: Claims<IpAddr, String>,
     outcomes: HashMap<ObjectName, Outcome>,
     pending: HashSet<ObjectName>,
 }
@@ -42,6 +46,12 @@ impl Services {
     /// Notes that a service has changed.
     pub(super) fn changed(&mut self, name: &ObjectName, before: Option<&Service>, after: Option<&Service>) {
         self.pending.insert(name.clone());
+        for addr in before.into_iter().flat_map(|service| &service.cluster_ips) {
+            self.wanted.remove(addr, name);
+        }
+        for addr in after.into_iter().flat_map(|service| &service.cluster_ips) {
+            self.wanted.add(*addr, name.clone());
+        }
         for (service, vip) in before.into_iter().flat_map(wanted_vips) {
             self.vips.remove(&vip, &rank(name, service));
             self.pend_claimants(vip);
@@ -54,6 +64,18 @@ impl Services {
 
     fn pend_claimants(&mut self, vip: Vip) {
         self.pending.extend(self.vips.of(&vip).iter().map(|(_, name)| name.clone()));
+    }
+
+    /// Notes that a node has changed: no service may have its address.
+    pub(super) fn node_changed(&mut self, name: &str, before: Option<&Node>, after: Option<&Node>) {
+        for addr in before.into_iter().flat_map(node_addresses) {
+            self.nodes.remove(&addr, &name.to_owned());
+            self.pending.extend(self.wanted.of(&addr).iter().cloned());
+        }
+        for addr in after.into_iter().flat_map(node_addresses) {
+            self.nodes.add(addr, name.to_owned());
+            self.pending.extend(self.wanted.of(&addr).iter().cloned());
+        }
     }
 
     /// Notes that an EndpointSlice has changed.
@@ -117,7 +139,7 @@ impl Services {
         outcome.has_sctp = service.ports.iter().any(|port| port.protocol == SCTP);
         let mut refuse = |text| outcome.problems.push(Problem::new(format!("Service {name}"), text));
         for addr in &service.cluster_ips {
-            if let Err(reason) = may_be_vip(settings, *addr) {
+            if let Err(reason) = self.may_be_vip(settings, *addr) {
                 refuse(format!("ClusterIP {addr} is passed over: {reason}"));
                 continue;
             }
@@ -155,6 +177,19 @@ impl Services {
             problems.push(Problem::new("Services", text));
         }
         problems
+    }
+
+    fn may_be_vip(&self, settings: &NodeSettings, addr: IpAddr) -> Result<(), String> {
+        if let Some(cidr) = settings.cluster_cidrs.iter().find(|cidr| cidr.contains(&addr)) {
+            return Err(format!("it is inside the cluster CIDR {cidr}"));
+        }
+        if settings.addresses.contains(&addr) {
+            return Err("it is an address of this node".to_owned());
+        }
+        match self.nodes.of(&addr).first() {
+            Some(node) => Err(format!("it is an address of node {node}, whose traffic it would take")),
+            None => Ok(()),
+        }
     }
 
     /// One port of one ClusterIP.
@@ -232,14 +267,12 @@ fn label_of(state: &ClusterState, name: &ObjectName, vip: Vip) -> String {
         .map_or_else(String::new, |port| label(name, port))
 }
 
-fn may_be_vip(settings: &NodeSettings, addr: IpAddr) -> Result<(), String> {
-    if let Some(cidr) = settings.cluster_cidrs.iter().find(|cidr| cidr.contains(&addr)) {
-        return Err(format!("it is inside the cluster CIDR {cidr}"));
-    }
-    if settings.addresses.contains(&addr) {
-        return Err("it is an address of this node".to_owned());
-    }
-    Ok(())
+/// Where a node can be reached, by its status or as a VTEP.
+fn node_addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let flannel = &node.flannel;
+    let announced =
+        [flannel.public_ip, flannel.public_ipv6, flannel.public_ip_overwrite, flannel.public_ipv6_overwrite];
+    node.internal_ips.iter().chain(&node.external_ips).copied().chain(announced.into_iter().flatten())
 }
 
 /// What is known of one backend address: the best that any slice says of it (F5).

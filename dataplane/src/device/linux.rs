@@ -26,8 +26,9 @@ mod sysctl;
 mod tun;
 mod tunnel_gso;
 mod udp;
-mod virtio;
 mod wait;
+
+use super::virtio;
 
 pub use affinity::{stay_on, usable_cpus};
 pub use host::HostState;

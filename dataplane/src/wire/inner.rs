@@ -157,9 +157,10 @@ impl InnerPacket {
     }
 
     fn read_later_fragment(&mut self, payload: &[u8], offset: usize) -> Result<(), Malformed> {
-        // A piece that would overwrite TCP's flags on reassembly (RFC 3128), or end past the longest packet.
-        let hides_flags = self.flow.protocol == Protocol::TCP && offset < 16;
-        if hides_flags || offset + payload.len() > usize::from(u16::MAX) {
+        // A piece that would overwrite a part of TCP's header on reassembly: its flags (RFC 3128), or the checksum that
+        // a translation has adapted in the first fragment. Or one that ends past the longest packet.
+        let overwrites_header = self.flow.protocol == Protocol::TCP && offset < tcp::HEADER_LEN;
+        if overwrites_header || offset + payload.len() > usize::from(u16::MAX) {
             return Err(Malformed::Invalid);
         }
         self.l4 = match self.flow.protocol {

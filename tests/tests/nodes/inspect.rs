@@ -1,6 +1,6 @@
 //! A running node tells what it has and what would become of a packet.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::Value;
 use windlass_tests::node::WindlassNode;
 use windlass_tests::objects::Objects;
@@ -60,6 +60,44 @@ fn a_running_node_shows_its_state_and_traces_without_committing() -> Result<()> 
         let text = said(&node, &["show", what])?;
         assert!(text.contains(expected), "{what}: {text}");
     }
+    node.stop()
+}
+
+#[test]
+fn what_is_captured_of_a_running_node_is_replayed_with_the_same_verdicts() -> Result<()> {
+    let Some(_permit) = windlass_tests::start()? else { return Ok(()) };
+    let traffic = traffic();
+    let topology = Topology::pair()?;
+    let (ours, stock) = (topology.host(0)?, topology.host(1)?);
+    let _peer = KernelPeer::new(stock, &topology.specs())?;
+    let (near, far) = (Pods::with_pods(ours, 1)?, Pods::with_pods(stock, 1)?);
+    let (client, server) = (near.pod(0)?, far.pod(0)?);
+    let family = Family::V4;
+    let backends = [(server.ip(family), stock.spec.name)];
+    let objects = Objects::cluster(&topology.specs()).with_service(&WEB, &backends);
+    let node = WindlassNode::start(ours, &objects, &[])?;
+    let _server = traffic.serve(&server.netns, server.ip(family), PORT)?;
+
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("captured.pcapng").display().to_string();
+    // Enough that it ends by itself, also on a slow machine: a connection of its own is in it many times over.
+    let captured = std::thread::scope(|scope| -> Result<String> {
+        let capture = scope.spawn(|| said(&node, &["capture", "--out", &file, "--count", "60", "tcp"]));
+        while !capture.is_finished() {
+            traffic.tcp(&client.netns, WEB.vip(family), WEB.port, 4_096)?;
+            traffic.refused(&client.netns, WEB.vip(family), WEB.port + 1)?;
+        }
+        capture.join().unwrap_or_else(|_| bail!("the capture panicked"))
+    })?;
+    assert!(captured.contains("60 packets written, 0 lost"), "{captured}");
+
+    let manifests = node.manifests().display().to_string();
+    let replay = ["replay", &file, "--manifests", &manifests, "--node", ours.spec.name];
+    let replayed = node.ask(&replay)?;
+    assert_eq!(replayed.code, 1, "{}", replayed.said);
+    assert!(replayed.said.contains("REJECTED unserved_port"), "{}", replayed.said);
+    let allowed = node.ask(&[&replay[..], &["--allow", "unserved_port"]].concat())?;
+    assert_eq!(allowed.code, 0, "{}", allowed.said);
     node.stop()
 }
 

@@ -15,7 +15,7 @@ use windlass_tests::peer::KernelPeer;
 use windlass_tests::pod::{Pod, Pods};
 use windlass_tests::process::wait_until;
 use windlass_tests::topology::{FAMILIES, Family, Topology, VNI};
-use windlass_tests::traffic::{PORT, UDP_WHOLE_SIZES, ping};
+use windlass_tests::traffic::{PORT, UDP_WHOLE_SIZES, lossless_pings, ping};
 
 use crate::services::WEB;
 use crate::{TCP_BYTES, traffic};
@@ -77,7 +77,8 @@ fn g3_manifests_rewritten_fifty_times_under_traffic_lose_nothing() -> Result<()>
 
     let over = AtomicBool::new(false);
     let exchanges = thread::scope(|scope| -> Result<usize> {
-        let pings = FAMILIES.map(|family| scope.spawn(move || lossless_pings(pod, far, family)));
+        let pings =
+            FAMILIES.map(|family| scope.spawn(move || lossless_pings(&pod.netns, far.ip(family), 500)));
         let flows = FAMILIES.map(|family| {
             let over = &over;
             scope.spawn(move || exchange_until(pod, family, over))
@@ -102,13 +103,6 @@ fn g3_manifests_rewritten_fifty_times_under_traffic_lose_nothing() -> Result<()>
     println!("{exchanges} exchanges, {applied} lines about the service that came and went");
     ensure!(exchanges > 4 && applied >= 8, "{exchanges} exchanges, {applied} lines");
     node.stop()
-}
-
-/// Pings for as long as the rewriting takes, at most one answer less than questions: the last may be under way.
-fn lossless_pings(from: &Pod, to: &Pod, family: Family) -> Result<()> {
-    let said = from.netns.exec(&format!("ping -q -n -i 0.02 -c 500 -W 2 {}", to.ip(family)))?;
-    ensure!(said.contains(" 0% packet loss"), "{said}");
-    Ok(())
 }
 
 fn exchange_until(from: &Pod, family: Family, over: &AtomicBool) -> Result<usize> {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use windlass_control::admin::{Programming, Readings, Sample, SampleKind};
+use windlass_control::capture::live::Watched;
 use windlass_control::inspect::Inspection;
 use windlass_dataplane::counters::{Counters, SideCounters, Totals};
 use windlass_dataplane::drop_reason::DropReason;
@@ -88,6 +89,11 @@ impl Readings for WorkerReadings {
 
     fn inspection(&self) -> Option<Inspection> {
         self.workers.upgrade().map(|workers| self.subject.inspection(&workers))
+    }
+
+    fn watched(&self) -> Option<Watched> {
+        let workers = self.workers.upgrade()?;
+        Some(Watched { tap: Arc::clone(workers.tap()), origin: workers.origin() })
     }
 
     fn illness(&self) -> Option<String> {

@@ -7,7 +7,7 @@ use crate::device::segments::headers_len;
 use crate::packet::Checksum;
 
 /// Length of the header, in bytes.
-pub(super) const HEADER_LEN: usize = 10;
+pub const HEADER_LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
@@ -28,9 +28,9 @@ const TCP_CHECKSUM_OFFSET: u16 = 16;
 const TCP_FLAGS: usize = 13;
 const TCP_CWR: u8 = 0x80;
 
-/// What a received header says of its packet; `None` for a segmentation this program did not ask for (such as
+/// What a received header says of its packet: its segment length (0: an ordinary packet) and the state of its checksum; `None` for a segmentation this program did not ask for (such as
 /// UDP fragmentation).
-pub(super) fn decode(header: &[u8; HEADER_LEN]) -> Option<(u16, Checksum)> {
+pub fn decode(header: &[u8; HEADER_LEN]) -> Option<(u16, Checksum)> {
     let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let checksum = match header[0] & NEEDS_CSUM {
         0 => Checksum::Complete,
@@ -45,7 +45,7 @@ pub(super) fn decode(header: &[u8; HEADER_LEN]) -> Option<(u16, Checksum)> {
 
 /// The header to write before `packet`, which begins with its IP header. `None` for what a header cannot say: a
 /// superpacket with a complete checksum, or offsets outside the packet.
-pub(super) fn encode(packet: &[u8], segment_len: u16, checksum: Checksum) -> Option<[u8; HEADER_LEN]> {
+pub fn encode(packet: &[u8], segment_len: u16, checksum: Checksum) -> Option<[u8; HEADER_LEN]> {
     let mut header = [0; HEADER_LEN];
     let Checksum::Partial { start, offset } = checksum else {
         return (segment_len == 0).then_some(header);
