@@ -19,6 +19,7 @@ pub mod pod;
 pub mod process;
 pub mod topology;
 pub mod traffic;
+pub mod windows;
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, PoisonError};
