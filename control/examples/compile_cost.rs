@@ -1,15 +1,18 @@
-//! What compiling and publishing cost: `cargo run --release -p windlass-control --example compile_cost [SERVICES] [ENDPOINTS]`.
+//! What compiling and publishing cost: `cargo run --release -p windlass-control --example compile_cost [SERVICES] [ENDPOINTS] [NODES]`.
 //!
-//! Services of one port each, from objects in memory; then one endpoint more, as one slice of an API watch.
+//! Services of one port each, from objects in memory: all of them at once, and then one change at a time, as an API
+//! watch brings them. "Compile" takes the changed object and makes tables of it, "publish" puts these before the
+//! workers and frees the snapshot before.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windlass_control::cluster::{
     Announcement, ClusterState, Endpoint, EndpointPort, EndpointSlice, Flannel, Node, ObjectName, Service,
     ServicePort,
 };
-use windlass_control::compile::compile;
+use windlass_control::compile::{Compiler, compile};
 use windlass_control::node::{NodeSettings, UnderlayChoice};
 use windlass_dataplane::tables::Writer;
 use windlass_dataplane::wire::ethernet::Mac;
@@ -21,34 +24,110 @@ const VNI: Vni = match Vni::new(1) {
     None => unreachable!(),
 };
 
-const ROUNDS: u32 = 9;
+/// Full compilations.
+const FULL_ROUNDS: u32 = 9;
+
+/// Changes of each kind.
+const ROUNDS: u32 = 200;
 
 fn main() {
     let mut counts = std::env::args().skip(1).filter_map(|count| count.parse().ok());
-    let (services, endpoints) = (counts.next().unwrap_or(10_000), counts.next().unwrap_or(10));
-    let settings = settings();
-    let mut state = cluster(services, endpoints);
-    let mut writer = Writer::new(compile(&state, &settings).tables);
-    let (mut compiling, mut publishing) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        if let Some(slice) = state.endpoint_slices.values_mut().next() {
-            slice.endpoints.push(endpoint(9_000_000 + round));
-        }
-        let started = Instant::now();
-        let tables = compile(&state, &settings).tables;
-        compiling.push(started.elapsed());
-        let started = Instant::now();
-        let published = writer.publish(tables);
-        publishing.push(started.elapsed());
-        assert_eq!(published.services().len(), services as usize);
-    }
-    println!("{services} services of {endpoints} endpoints, one change: median of {ROUNDS}");
-    println!("compile {:?}, publish {:?}", median(compiling), median(publishing));
+    let mut count = |default| counts.next().unwrap_or(default);
+    let size = Size { services: count(10_000), endpoints: count(10), nodes: count(5_000).clamp(1, 32_000) };
+    println!("{} services of {} endpoints, {} nodes; medians", size.services, size.endpoints, size.nodes);
+    println!("{:<18}{:>12}{:>12}{:>12}", "", "compile", "publish", "total");
+    let (state, settings) = (size.cluster(), settings());
+    print("everything", (0..FULL_ROUNDS).map(|_| full(&state, &settings)).collect());
+    let mut node = Running::new(&state, &settings);
+    let rounds = |change: &mut dyn FnMut(u32) -> Cost| (0..ROUNDS).map(change).collect();
+    let mut endpoint_added = |round| {
+        let number = round % size.services;
+        let mut slice = size.slice(number);
+        slice.endpoints.push(size.endpoint(9_000_000 + round));
+        let slice = Arc::new(slice);
+        node.change(|compiler| compiler.set_endpoint_slice(&name(number), Some(slice)))
+    };
+    print("endpoint added", rounds(&mut endpoint_added));
+    let mut added = |round| {
+        let number = size.services + round;
+        let (service, slice) = (Arc::new(service(number)), Arc::new(size.slice(number)));
+        node.change(|compiler| {
+            compiler.set_service(&name(number), Some(service));
+            compiler.set_endpoint_slice(&name(number), Some(slice));
+        })
+    };
+    print("service added", rounds(&mut added));
+    let mut removed = |round| {
+        let name = name(size.services + round);
+        node.change(|compiler| {
+            compiler.set_service(&name, None);
+            compiler.set_endpoint_slice(&name, None);
+        })
+    };
+    print("service removed", rounds(&mut removed));
+    let mut moved = |round| {
+        let number = round % size.nodes;
+        let peer = Arc::new(peer(number, 40_000 + round));
+        node.change(|compiler| compiler.set_node(&format!("node-{number}"), Some(peer)))
+    };
+    print("node changed", rounds(&mut moved));
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+/// What one change cost.
+struct Cost {
+    compile: Duration,
+    publish: Duration,
+}
+
+fn print(what: &str, costs: Vec<Cost>) {
+    let column = |cost: fn(&Cost) -> Duration| {
+        let mut times: Vec<_> = costs.iter().map(cost).collect();
+        times.sort_unstable();
+        format!("{:.3} ms", times[times.len() / 2].as_secs_f64() * 1e3)
+    };
+    let (compile, publish) = (column(|cost| cost.compile), column(|cost| cost.publish));
+    let total = column(|cost| cost.compile + cost.publish);
+    println!("{what:<18}{compile:>12}{publish:>12}{total:>12}");
+}
+
+/// Everything at once, from nothing.
+fn full(state: &ClusterState, settings: &NodeSettings) -> Cost {
+    let started = Instant::now();
+    let tables = compile(state, settings).tables;
+    let compiled = Instant::now();
+    let writer = Writer::new(tables);
+    let published = Instant::now();
+    assert_eq!(writer.current().services().len(), state.services.len());
+    Cost { compile: compiled - started, publish: published - compiled }
+}
+
+/// A compiler and what it publishes to.
+struct Running {
+    compiler: Compiler,
+    writer: Writer,
+}
+
+impl Running {
+    fn new(state: &ClusterState, settings: &NodeSettings) -> Self {
+        let mut compiler = Compiler::new(settings.clone());
+        compiler.follow(state);
+        let writer = Writer::new(compiler.update().draft.tables().clone());
+        Self { compiler, writer }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Compiler)) -> Cost {
+        let started = Instant::now();
+        change(&mut self.compiler);
+        let update = self.compiler.update();
+        let compiled = Instant::now();
+        let before = self.writer.current().generation();
+        let published = self.writer.publish_draft(&update.draft);
+        // The draft holds the tables before: they are freed with it.
+        drop(update);
+        let cost = Cost { compile: compiled - started, publish: compiled.elapsed() };
+        assert_ne!(published.generation(), before);
+        cost
+    }
 }
 
 fn settings() -> NodeSettings {
@@ -69,41 +148,78 @@ fn settings() -> NodeSettings {
     }
 }
 
-fn cluster(services: u32, endpoints: u32) -> ClusterState {
-    let mut state = ClusterState::default();
-    for number in 1..=250_u8 {
-        let cidr = format!("10.200.{number}.0/24").parse().into_iter().collect();
-        let flannel = Flannel {
-            backend_type: Some("vxlan".to_owned()),
-            vtep_v4: Announcement::Ready { vni: VNI, mac: Mac([2, 0, 0, 0, 1, number]) },
-            public_ip: Some(Ipv4Addr::new(192, 168, 1, number).into()),
-            ..Flannel::default()
-        };
-        state.nodes.insert(format!("node-{number}"), Node { pod_cidrs: cidr, flannel, ..Node::default() });
-    }
-    for number in 0..services {
-        let name = ObjectName::new("default", format!("service-{number:06}"));
-        let ports = vec![ServicePort { name: "http".to_owned(), protocol: Protocol::TCP, port: 80 }];
-        let cluster_ips = vec![IpAddr::from(Ipv4Addr::from(0x0a60_0000 + number + 10))];
-        state.services.insert(name.clone(), Service { cluster_ips, ports, ..Service::default() });
-        let slice = EndpointSlice {
-            service: Some(name.name.clone()),
-            ports: vec![EndpointPort { name: "http".to_owned(), protocol: Protocol::TCP, port: 8080 }],
-            endpoints: (0..endpoints).map(|index| endpoint(number * endpoints + index)).collect(),
-            ..EndpointSlice::default()
-        };
-        state.endpoint_slices.insert(name, slice);
-    }
-    state
+/// How large the cluster is.
+#[derive(Clone, Copy)]
+struct Size {
+    services: u32,
+    endpoints: u32,
+    nodes: u32,
 }
 
-fn endpoint(number: u32) -> Endpoint {
-    let addr = Ipv4Addr::from(0x0ac8_0000_u32.wrapping_add(number)).into();
-    Endpoint {
-        addr,
-        node: Some(format!("node-{}", number % 250)),
-        ready: true,
-        serving: true,
-        terminating: false,
+impl Size {
+    fn cluster(self) -> ClusterState {
+        let mut state = ClusterState::default();
+        for number in 0..self.nodes {
+            state.nodes.insert(format!("node-{number}"), Arc::new(peer(number, number)));
+        }
+        for number in 0..self.services {
+            state.services.insert(name(number), Arc::new(service(number)));
+            state.endpoint_slices.insert(name(number), Arc::new(self.slice(number)));
+        }
+        state
     }
+
+    fn slice(self, service: u32) -> EndpointSlice {
+        EndpointSlice {
+            service: Some(name(service).name),
+            ports: vec![EndpointPort { name: "http".to_owned(), protocol: Protocol::TCP, port: 8080 }],
+            endpoints: (0..self.endpoints)
+                .map(|index| self.endpoint(service * self.endpoints + index))
+                .collect(),
+            ..EndpointSlice::default()
+        }
+    }
+
+    fn endpoint(self, number: u32) -> Endpoint {
+        let node = number % self.nodes;
+        let addr = POD_CIDRS + (node << 8) + 1 + number / self.nodes % 250;
+        Endpoint {
+            addr: Ipv4Addr::from(addr).into(),
+            node: Some(format!("node-{node}")),
+            ready: true,
+            serving: true,
+            terminating: false,
+        }
+    }
+}
+
+/// 10.128.0.0: where the podCIDRs begin.
+const POD_CIDRS: u32 = 0x0a80_0000;
+
+/// 10.96.0.16: where the ClusterIPs begin.
+const CLUSTER_IPS: u32 = 0x0a60_0010;
+
+/// 172.16.0.0: where the nodes are.
+const NODES: u32 = 0xac10_0000;
+
+fn peer(number: u32, mac: u32) -> Node {
+    let [.., third, fourth] = mac.to_be_bytes();
+    let cidr = format!("{}/24", Ipv4Addr::from(POD_CIDRS + (number << 8)));
+    let flannel = Flannel {
+        backend_type: Some("vxlan".to_owned()),
+        vtep_v4: Announcement::Ready { vni: VNI, mac: Mac([2, 0, 0, 1, third, fourth]) },
+        public_ip: Some(Ipv4Addr::from(NODES + number).into()),
+        ..Flannel::default()
+    };
+    Node { pod_cidrs: cidr.parse().into_iter().collect(), flannel, ..Node::default() }
+}
+
+fn name(service: u32) -> ObjectName {
+    ObjectName::new("default", format!("service-{service:06}"))
+}
+
+fn service(number: u32) -> Service {
+    let ports = vec![ServicePort { name: "http".to_owned(), protocol: Protocol::TCP, port: 80 }];
+    let cluster_ips = vec![IpAddr::from(Ipv4Addr::from(CLUSTER_IPS + number))];
+    Service { cluster_ips, ports, ..Service::default() }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::SocketAddr;
 
-use windlass_dataplane::tables::{ForwardingTables, Service};
+use windlass_dataplane::tables::{Entry, ForwardingTables, Service, Vip};
 
 /// Lines of one kind before the rest is summed up.
 const LINES_PER_KIND: usize = 20;
@@ -12,12 +12,11 @@ const LINES_PER_KIND: usize = 20;
 /// Backends named in one line before the rest is summed up.
 const BACKENDS_PER_LINE: usize = 5;
 
-/// The lines that tell `after` from `before`.
-pub fn lines(before: &ForwardingTables, after: &ForwardingTables) -> Vec<String> {
+/// The lines that tell `after` from `before`, which differ in `touched` entries at most.
+pub fn lines(before: &ForwardingTables, after: &ForwardingTables, touched: &[Entry]) -> Vec<String> {
     let mut lines = own_ranges(before, after);
-    let nodes = nodes(before, after);
-    lines.extend(bounded(nodes, "nodes"));
-    lines.extend(bounded(services(before, after), "services"));
+    lines.extend(bounded(nodes(before, after, touched), "nodes"));
+    lines.extend(bounded(services(before, after, touched), "services"));
     lines
 }
 
@@ -58,9 +57,9 @@ struct Peer {
     addresses: BTreeSet<String>,
 }
 
-fn peers(tables: &ForwardingTables) -> BTreeMap<&str, Peer> {
+fn peers<'a>(tables: &'a ForwardingTables, names: &BTreeSet<&str>) -> BTreeMap<&'a str, Peer> {
     let mut peers: BTreeMap<&str, Peer> = BTreeMap::new();
-    for (_, mac, vtep) in tables.fdb().iter() {
+    for (_, mac, vtep) in tables.fdb().iter().filter(|(_, _, vtep)| names.contains(vtep.node.as_str())) {
         let peer = peers.entry(&vtep.node).or_default();
         peer.vteps.insert(format!("{mac} at {}", vtep.addr));
         peer.prefixes.extend(vtep.prefixes.iter().map(ToString::to_string));
@@ -69,11 +68,16 @@ fn peers(tables: &ForwardingTables) -> BTreeMap<&str, Peer> {
     peers
 }
 
-fn nodes(before: &ForwardingTables, after: &ForwardingTables) -> Vec<String> {
-    if std::ptr::eq(before.fdb(), after.fdb()) {
+fn nodes(before: &ForwardingTables, after: &ForwardingTables, touched: &[Entry]) -> Vec<String> {
+    let vteps = touched.iter().flat_map(|entry| match entry {
+        Entry::Fdb(vni, mac) => [before.fdb().lookup(*vni, *mac), after.fdb().lookup(*vni, *mac)],
+        _ => [None, None],
+    });
+    let names: BTreeSet<&str> = vteps.flatten().map(|vtep| vtep.node.as_str()).collect();
+    if names.is_empty() {
         return Vec::new();
     }
-    let (mut old, new) = (peers(before), peers(after));
+    let (mut old, new) = (peers(before, &names), peers(after, &names));
     let mut lines = Vec::new();
     for (name, peer) in new {
         match old.remove(name) {
@@ -102,24 +106,26 @@ fn moved(what: &str, before: &BTreeSet<String>, after: &BTreeSet<String>) -> Opt
     (before != after).then(|| format!("{what} from {} to {}", list(before), list(after)))
 }
 
-fn services(before: &ForwardingTables, after: &ForwardingTables) -> Vec<String> {
-    if std::ptr::eq(before.services(), after.services()) {
-        return Vec::new();
-    }
-    let mut lines = Vec::new();
-    for service in after.services().iter() {
-        match before.services().lookup(service.vip) {
-            None => {
-                let backends = named(service.backends.iter(), "no backend");
-                lines.push(format!("{}: added with {backends}", title(service)));
-            }
-            Some(known) if known == service => {}
-            Some(known) => lines.push(format!("{}: {}", title(service), difference(known, service))),
+fn services(before: &ForwardingTables, after: &ForwardingTables, touched: &[Entry]) -> Vec<String> {
+    let vips: BTreeSet<Vip> = touched
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Service(vip) => Some(*vip),
+            _ => None,
+        })
+        .collect();
+    let line = |vip| match (before.services().lookup(vip), after.services().lookup(vip)) {
+        (None, Some(service)) => {
+            let backends = named(service.backends.iter(), "no backend");
+            Some(format!("{}: added with {backends}", title(service)))
         }
-    }
-    let gone = before.services().iter().filter(|service| after.services().lookup(service.vip).is_none());
-    lines.extend(gone.map(|service| format!("{}: removed", title(service))));
-    lines
+        (Some(known), Some(service)) if known != service => {
+            Some(format!("{}: {}", title(service), difference(known, service)))
+        }
+        (Some(service), None) => Some(format!("{}: removed", title(service))),
+        _ => None,
+    };
+    vips.into_iter().filter_map(line).collect()
 }
 
 /// `service default/web:http (10.96.0.21:80 tcp)`.
@@ -178,7 +184,7 @@ fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use windlass_dataplane::tables::{Fdb, RemoteVtep, ServiceTable, TableSet, Vip, Writer};
+    use windlass_dataplane::tables::{Fdb, RemoteVtep, ServiceTable, TableSet, Writer};
     use windlass_dataplane::wire::flow::Protocol;
     use windlass_dataplane::wire::vxlan::Vni;
 
@@ -201,9 +207,13 @@ mod tests {
     }
 
     fn between(before: TableSet, after: TableSet) -> Vec<String> {
+        let sets = [&before, &after];
+        let fdb = sets.iter().flat_map(|set| set.fdb.iter().map(|(vni, mac, _)| Entry::Fdb(vni, mac)));
+        let vips = sets.iter().flat_map(|set| set.services.iter().map(|service| Entry::Service(service.vip)));
+        let touched: Vec<_> = fdb.chain(vips).collect();
         let mut writer = Writer::new(before);
         let before = writer.current();
-        lines(&before, &writer.publish(after))
+        lines(&before, &writer.publish(after), &touched)
     }
 
     #[test]

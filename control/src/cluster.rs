@@ -3,9 +3,11 @@
 //! Texts have been parsed and doubtful values refused here already; what an object means for a node is decided
 //! later, in [`compile`](crate::compile).
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -17,15 +19,61 @@ use windlass_dataplane::wire::vxlan::Vni;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterState {
     /// By name.
-    pub nodes: BTreeMap<String, Node>,
+    pub nodes: BTreeMap<String, Arc<Node>>,
     /// By namespace and name.
-    pub services: BTreeMap<ObjectName, Service>,
+    pub services: BTreeMap<ObjectName, Arc<Service>>,
     /// By namespace and name of the slice.
-    pub endpoint_slices: BTreeMap<ObjectName, EndpointSlice>,
+    pub endpoint_slices: BTreeMap<ObjectName, Arc<EndpointSlice>>,
     /// Ranges of all ServiceCIDR objects, by object.
     pub service_cidrs: BTreeMap<String, Vec<IpNet>>,
     /// flannel's own configuration.
     pub net_conf: NetConfState,
+}
+
+impl ClusterState {
+    /// Makes objects that are equal to those of `before` the very same ones: what does not change is held once
+    /// and compared by its address from then on.
+    pub fn keep_unchanged(&mut self, before: &Self) {
+        keep_equal(&before.nodes, &mut self.nodes);
+        keep_equal(&before.services, &mut self.services);
+        keep_equal(&before.endpoint_slices, &mut self.endpoint_slices);
+    }
+}
+
+fn keep_equal<K: Ord, V: Eq>(before: &BTreeMap<K, Arc<V>>, after: &mut BTreeMap<K, Arc<V>>) {
+    let mut before = before.iter().peekable();
+    for (name, object) in after {
+        while before.next_if(|(known, _)| *known < name).is_some() {}
+        if let Some((_, known)) = before.next_if(|(known, same)| *known == name && **same == *object) {
+            *object = Arc::clone(known);
+        }
+    }
+}
+
+/// What makes `after` of `before`: the names of objects that differ, with the new object or, where it has gone,
+/// `None`. In the order of the names.
+pub fn differences<K: Ord + Clone, V: Eq>(
+    before: &BTreeMap<K, Arc<V>>,
+    after: &BTreeMap<K, Arc<V>>,
+) -> Vec<(K, Option<Arc<V>>)> {
+    let (mut before, mut after) = (before.iter().peekable(), after.iter().peekable());
+    let mut differences = Vec::new();
+    loop {
+        let order = match (before.peek(), after.peek()) {
+            (None, None) => return differences,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((old, _)), Some((new, _))) => old.cmp(new),
+        };
+        let old = before.next_if(|_| order.is_le());
+        let new = after.next_if(|_| order.is_ge());
+        match (old, new) {
+            (Some((_, old)), Some((_, new))) if old == new => {}
+            (_, Some((name, new))) => differences.push((name.clone(), Some(Arc::clone(new)))),
+            (Some((name, _)), None) => differences.push((name.clone(), None)),
+            (None, None) => {}
+        }
+    }
 }
 
 /// Namespace and name.

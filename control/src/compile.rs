@@ -1,17 +1,21 @@
-//! From a cluster's state to one node's forwarding tables: a pure function.
+//! From a cluster's state to one node's forwarding tables: a pure function, [`compile`], and a [`Compiler`] that
+//! computes it again at the cost of what changed.
 
+mod claims;
+mod incremental;
 mod nodes;
 mod services;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use windlass_dataplane::tables::{Local, LocalVtep, NextHop, RouteTable, TableSet};
 
 use crate::cluster::{ClusterState, Problem};
 use crate::node::NodeSettings;
+
+pub use incremental::{Compiler, Update};
 
 /// Tables, and what was left out of them.
 #[derive(Clone, Debug, Default)]
@@ -22,20 +26,13 @@ pub struct Compiled {
     pub problems: Vec<Problem>,
 }
 
-/// Compiles the tables of the node that `settings` describe.
+/// Compiles the tables of the node that `settings` describe. Whatever a [`Compiler`] has seen before, it comes to
+/// the same.
 pub fn compile(state: &ClusterState, settings: &NodeSettings) -> Compiled {
-    let mut problems = Vec::new();
-    let mut routes = own_routes(settings);
-    let peers = nodes::compile(state, settings, &mut routes, &mut problems);
-    let services = services::compile(state, settings, &mut problems);
-    let tables = TableSet {
-        local: Arc::new(local(settings)),
-        fdb: Arc::new(peers.fdb),
-        neighbors: Arc::new(peers.neighbors),
-        routes: Arc::new(routes),
-        services: Arc::new(services),
-    };
-    Compiled { tables, problems }
+    let mut compiler = Compiler::new(settings.clone());
+    compiler.follow(state);
+    let update = compiler.update();
+    Compiled { tables: update.draft.tables().clone(), problems: update.problems }
 }
 
 /// The prefixes that the host must route into the overlay device: the cluster's and the services' ranges, and

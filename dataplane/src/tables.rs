@@ -1,12 +1,14 @@
 //! What control feeds the engine: one immutable snapshot at a time.
 //!
-//! Control compiles a whole [`TableSet`] and gives it to the [`Writer`]. The writer compares it with the one
-//! before, keeps what did not change (an `Arc` per table), and publishes a [`ForwardingTables`]. Workers look
-//! at the newest snapshot once per batch through a [`Reader`].
+//! Control compiles a [`TableSet`] and gives it to the [`Writer`], either whole, which is compared with the one
+//! before, or as a [`Draft`] that knows the few entries it changed. What did not change stays shared (an `Arc`
+//! per table, per service and per VTEP) in the [`ForwardingTables`] that are published. Workers look at the
+//! newest snapshot once per batch through a [`Reader`].
 //!
 //! Every entry has a stable slot with an epoch, and a cached flow names the [`Dependency`]s it was decided
 //! under: a change makes stale only the flows that depend on it.
 
+pub mod draft;
 pub mod epochs;
 pub mod fdb;
 pub mod local;
@@ -16,6 +18,7 @@ pub mod route;
 pub mod service;
 pub mod snapshot;
 
+pub use draft::Draft;
 pub use epochs::{Dependency, Entry, Epochs};
 pub use fdb::{Fdb, RemoteVtep};
 pub use local::{Local, LocalVtep};

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use windlass_dataplane::device::LocalAddress;
 use windlass_dataplane::device::survey::{SurveyedLink, SurveyedProcess, SurveyedRoute};
@@ -221,7 +222,7 @@ fn lead(facts: &mut Facts, route: SurveyedRoute) {
 #[test]
 fn each_trouble_of_the_host_is_found_alone_with_its_remedy() {
     let mut cluster = example();
-    cluster.nodes.get_mut("node-b").unwrap().created_at = Some(NOON_2026 - 1000);
+    peer(&mut cluster).created_at = Some(NOON_2026 - 1000);
     for (what, change, expected, words) in HOST_CASES {
         let mut facts = healthy();
         change(&mut facts);
@@ -263,19 +264,21 @@ const CLUSTER_CASES: &[ClusterCase] = &[
         |state| {
             let mut twin = peer(state).clone();
             twin.pod_cidrs = vec!["10.244.2.128/25".parse().unwrap()];
-            state.nodes.insert("node-c".into(), twin);
+            state.nodes.insert("node-c".into(), twin.into());
         },
         (Warning, "pod-cidr-overlap"),
     ),
 ];
 
 fn peer(state: &mut ClusterState) -> &mut Node {
-    state.nodes.get_mut("node-b").unwrap()
+    Arc::make_mut(state.nodes.get_mut("node-b").unwrap())
 }
 
 fn everyone_has_4097(state: &mut ClusterState) {
     for (name, node) in &mut state.nodes {
-        if let (Announcement::Ready { vni, .. }, "node-b") = (&mut node.flannel.vtep_v4, name.as_str()) {
+        if let (Announcement::Ready { vni, .. }, "node-b") =
+            (&mut Arc::make_mut(node).flannel.vtep_v4, name.as_str())
+        {
             *vni = windlass_dataplane::wire::vxlan::Vni::new(4097).unwrap();
         }
     }

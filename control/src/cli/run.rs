@@ -11,13 +11,14 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::ArgMatches;
 use windlass_control::admin::Admin;
-use windlass_control::compile::{Compiled, compile};
+use windlass_control::compile::{Compiler, Update};
 use windlass_control::config::{Config, ConfigError, Settings};
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
 use windlass_control::source::manifests;
 use windlass_control::source::manifests::watch::Watch;
 use windlass_control::system::{self, Signals};
+use windlass_dataplane::tables::TableSet;
 
 use self::drops::DropLog;
 use self::inspect::Known;
@@ -28,11 +29,12 @@ pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
     super::log::start(&config);
     let watch = Watch::new(&config.manifests);
-    let Prepared { host, compiled, known } = prepare(&config)?;
+    let Prepared { host, compiler, update, known } = prepare(&config)?;
     let signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
     let admin = Admin::bind(config.metrics, &config.admin_socket)?;
-    let mut running = platform::start(&config, &known.current().settings, compiled.tables, known.clone())?;
-    let mut reload = Reload::new(&config, host, watch, known);
+    let mut running =
+        platform::start(&config, &known.current().settings, update.draft.tables(), known.clone())?;
+    let mut reload = Reload::new(&config, host, watch, compiler, known);
     let admin = admin.serve(running.readings(reload.record())).context("cannot start the admin thread")?;
     tracing::info!(node = config.node, device = config.device, "forwarding");
     let mut drops = DropLog::default();
@@ -53,7 +55,8 @@ pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
 /// What was read before anything was touched.
 struct Prepared {
     host: platform::Host,
-    compiled: Compiled,
+    compiler: Compiler,
+    update: Update,
     known: Known,
 }
 
@@ -73,18 +76,20 @@ fn prepare(config: &Config) -> anyhow::Result<Prepared> {
     }
     let host = platform::Host::observe()?;
     let (settings, found) = node::resolve(&loaded.state, config, &host)?;
-    let compiled = compile(&loaded.state, &settings);
-    for problem in found.iter().chain(&compiled.problems) {
+    let mut compiler = Compiler::new(settings.clone());
+    compiler.follow(&loaded.state);
+    let update = compiler.update();
+    for problem in found.iter().chain(&update.problems) {
         tracing::warn!("{problem}");
     }
-    say(&settings, &compiled);
+    say(&settings, update.draft.tables());
     super::check::gate(config, &loaded.state, &settings)?;
-    let problems = [loaded.problems, found, compiled.problems.clone()].concat();
+    let problems = [loaded.problems, found, update.problems.clone()].concat();
     let known = Known::new(Origin { state: loaded.state, settings, problems });
-    Ok(Prepared { host, compiled, known })
+    Ok(Prepared { host, compiler, update, known })
 }
 
-fn say(settings: &NodeSettings, compiled: &Compiled) {
+fn say(settings: &NodeSettings, tables: &TableSet) {
     for choice in &settings.underlay {
         tracing::info!("underlay address {choice}");
     }
@@ -99,7 +104,6 @@ fn say(settings: &NodeSettings, compiled: &Compiled) {
         list(&settings.cluster_cidrs),
         if settings.service_cidrs.is_empty() { "by VIP".to_owned() } else { list(&settings.service_cidrs) },
     );
-    let tables = &compiled.tables;
     tracing::info!(
         "{} VTEPs, {} neighbors, {} routes, {} services",
         tables.fdb.len(),

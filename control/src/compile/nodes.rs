@@ -3,96 +3,199 @@
 //! Per family of a peer: neighbor podCIDR.base to VtepMAC, FDB VtepMAC to public IP and port, route podCIDR via
 //! podCIDR.base.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use ipnet::IpNet;
-use windlass_dataplane::tables::{Fdb, NeighborTable, NextHop, RemoteVtep, RouteTable};
+use prefix_trie::joint::JointPrefixMap;
+use windlass_dataplane::tables::{Draft, NextHop, RemoteVtep, RouteTable};
 use windlass_dataplane::wire::ethernet::Mac;
 
+use super::claims::Claims;
 use crate::cluster::{Announcement, ClusterState, Node, Problem};
 use crate::node::NodeSettings;
 
-/// The tables of all peers.
-#[derive(Default)]
-pub(super) struct Peers<'a> {
-    pub(super) fdb: Fdb,
-    pub(super) neighbors: NeighborTable,
-    holders: Holders<'a>,
+/// The peers as they were compiled last, and what is to be compiled again.
+///
+/// Of two nodes that want overlapping podCIDRs or one VtepMAC the older has it, and one that gets nothing does not
+/// stand in a third one's way. So what a change bears on is found by following who wants the same, from node to
+/// node; all of these are withdrawn and decided again, in the order of their age. Nobody else is concerned.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peers {
+    macs: Claims<Mac, String>,
+    pod_cidrs: JointPrefixMap<IpNet, BTreeSet<String>>,
+    holders: Holders,
+    outcomes: BTreeMap<String, Outcome>,
+    pending: BTreeSet<String>,
 }
 
-/// Adds every peer's routes to `routes` and returns the other tables.
-pub(super) fn compile<'a>(
-    state: &'a ClusterState,
-    settings: &'a NodeSettings,
-    routes: &mut RouteTable,
-    problems: &mut Vec<Problem>,
-) -> Peers<'a> {
-    let mut peers = Peers::default();
-    for cidr in &settings.pod_cidrs {
-        peers.holders.hold(*cidr, &settings.node);
-    }
-    let mut nodes: Vec<_> = state.nodes.iter().filter(|(name, _)| **name != settings.node).collect();
-    nodes.sort_by_key(|(name, node)| (node.created_at, *name));
-    for (name, node) in nodes {
-        let mut refuse = |text| problems.push(Problem::new(format!("Node {name}"), text));
-        if let Some(reason) = unusable(node) {
-            refuse(format!("{reason}; it is skipped until that changes"));
-            continue;
-        }
-        peers.add(settings, routes, name, node, &mut refuse);
-    }
-    peers
-}
-
-/// Why a node as a whole cannot be a peer yet (F13).
-fn unusable(node: &Node) -> Option<String> {
-    let flannel = &node.flannel;
-    if let Some(other) = flannel.backend_type.as_deref().filter(|kind| *kind != "vxlan") {
-        return Some(format!("its flannel backend is {other:?}, not vxlan"));
-    }
-    if flannel.vtep_v4 == Announcement::Missing && flannel.vtep_v6 == Announcement::Missing {
-        return Some("it has no flannel annotation backend-data".to_owned());
-    }
-    node.pod_cidrs.is_empty().then(|| "it has no podCIDR".to_owned())
+/// What came of one node.
+#[derive(Clone, Debug, Default)]
+struct Outcome {
+    created_at: Option<i64>,
+    /// What it has in the tables.
+    families: Vec<Reachable>,
+    problems: Vec<Problem>,
 }
 
 /// One family of a peer that can be reached.
+#[derive(Clone, Debug)]
 struct Reachable {
     pod_cidr: IpNet,
     mac: Mac,
     addr: IpAddr,
 }
 
-impl<'a> Peers<'a> {
-    fn add(
+impl Peers {
+    /// Notes that a node has changed.
+    pub(super) fn changed(&mut self, name: &str, before: Option<&Node>, after: Option<&Node>) {
+        self.pending.insert(name.to_owned());
+        if let Some(node) = before {
+            self.pending.extend(self.rivals(node));
+            for mac in announced_macs(node) {
+                self.macs.remove(&mac, &name.to_owned());
+            }
+            for cidr in &node.pod_cidrs {
+                if let Some(names) = self.pod_cidrs.get_mut(cidr) {
+                    names.remove(name);
+                    if names.is_empty() {
+                        self.pod_cidrs.remove(cidr);
+                    }
+                }
+            }
+        }
+        if let Some(node) = after {
+            for mac in announced_macs(node) {
+                self.macs.add(mac, name.to_owned());
+            }
+            for cidr in &node.pod_cidrs {
+                self.pod_cidrs.entry(*cidr).or_default().insert(name.to_owned());
+            }
+        }
+    }
+
+    /// Notes that these nodes are to be compiled again.
+    pub(super) fn reconsider<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+        self.pending.extend(names.cloned());
+    }
+
+    /// The names of all nodes that want something of what `node` wants, its own among them.
+    fn rivals(&self, node: &Node) -> Vec<String> {
+        let mut rivals: Vec<_> = announced_macs(node).flat_map(|mac| self.macs.of(&mac)).cloned().collect();
+        for cidr in &node.pod_cidrs {
+            let wider = self.pod_cidrs.cover_values(cidr);
+            let narrower = self.pod_cidrs.children(cidr).map(|(_, names)| names);
+            rivals.extend(wider.chain(narrower).flatten().cloned());
+        }
+        rivals
+    }
+
+    /// The names of all nodes that the pending ones bear on.
+    fn affected(&mut self, state: &ClusterState) -> BTreeSet<String> {
+        let mut found = std::mem::take(&mut self.pending);
+        let mut unseen: Vec<_> = found.iter().cloned().collect();
+        while let Some(name) = unseen.pop() {
+            let rivals = state.nodes.get(&name).map(|node| self.rivals(node)).unwrap_or_default();
+            unseen.extend(rivals.into_iter().filter(|rival| found.insert(rival.clone())));
+        }
+        found
+    }
+
+    /// Takes what our own node has out of the peers' reach.
+    pub(super) fn hold_own(&mut self, settings: &NodeSettings) {
+        for cidr in &settings.pod_cidrs {
+            self.holders.hold(*cidr, &settings.node);
+        }
+    }
+
+    /// Takes everything of all peers out of the tables, and gives back what our own node held.
+    pub(super) fn withdraw_all(
         &mut self,
         settings: &NodeSettings,
-        routes: &mut RouteTable,
-        name: &'a str,
-        node: &Node,
-        refuse: &mut impl FnMut(String),
+        own_routes: &RouteTable,
+        draft: &mut Draft,
     ) {
-        let mut families = Vec::with_capacity(node.pod_cidrs.len());
+        while let Some((_, outcome)) = self.outcomes.pop_first() {
+            self.withdraw(outcome, settings, own_routes, draft);
+        }
+        self.holders = Holders::default();
+    }
+
+    fn withdraw(
+        &mut self,
+        outcome: Outcome,
+        settings: &NodeSettings,
+        own_routes: &RouteTable,
+        draft: &mut Draft,
+    ) {
+        for family in outcome.families {
+            self.holders.release(family.pod_cidr);
+            draft.remove_neighbor(settings.vni, family.pod_cidr.network());
+            draft.remove_vtep(settings.vni, family.mac);
+            match own_routes.get(family.pod_cidr) {
+                Some(next_hop) => draft.insert_route(family.pod_cidr, next_hop),
+                None => draft.remove_route(family.pod_cidr),
+            }
+        }
+    }
+
+    /// Compiles the peers that changes bear on.
+    pub(super) fn compile(
+        &mut self,
+        state: &ClusterState,
+        settings: &NodeSettings,
+        own_routes: &RouteTable,
+        draft: &mut Draft,
+    ) {
+        let affected = self.affected(state);
+        for name in &affected {
+            if let Some(outcome) = self.outcomes.remove(name) {
+                self.withdraw(outcome, settings, own_routes, draft);
+            }
+        }
+        let peers = affected.iter().filter(|name| **name != settings.node);
+        let mut nodes: Vec<_> = peers.filter_map(|name| state.nodes.get_key_value(name)).collect();
+        nodes.sort_by_key(|(name, node)| (node.created_at, *name));
+        for (name, node) in nodes {
+            let outcome = self.node(settings, name, node, draft);
+            self.outcomes.insert(name.clone(), outcome);
+        }
+    }
+
+    fn node(&mut self, settings: &NodeSettings, name: &str, node: &Node, draft: &mut Draft) -> Outcome {
+        let mut outcome = Outcome { created_at: node.created_at, ..Outcome::default() };
+        let mut refuse = |text| outcome.problems.push(Problem::new(format!("Node {name}"), text));
+        if let Some(reason) = unusable(node) {
+            refuse(format!("{reason}; it is skipped until that changes"));
+            return outcome;
+        }
         for cidr in &node.pod_cidrs {
-            match self.family(settings, name, node, *cidr) {
-                Ok(family) => families.push(family),
+            match self.family(settings, name, node, *cidr, draft) {
+                Ok(family) => outcome.families.push(family),
                 Err(reason) => refuse(format!("podCIDR {cidr} is not reachable: {reason}")),
             }
         }
-        for family in &families {
+        for family in &outcome.families {
             let gateway = family.pod_cidr.network();
             self.holders.hold(family.pod_cidr, name);
-            self.neighbors.insert(settings.vni, gateway, family.mac);
-            routes.insert(family.pod_cidr, NextHop::Remote { vni: settings.vni, gateway });
-            if self.fdb.lookup(settings.vni, family.mac).is_none() {
+            draft.insert_neighbor(settings.vni, gateway, family.mac);
+            draft.insert_route(family.pod_cidr, NextHop::Remote { vni: settings.vni, gateway });
+            if draft.tables().fdb.lookup(settings.vni, family.mac).is_none() {
                 let mut vtep = RemoteVtep::new(name, SocketAddr::new(family.addr, settings.port));
-                vtep.prefixes = families.iter().map(|family| family.pod_cidr).collect();
+                vtep.prefixes = outcome.families.iter().map(|family| family.pod_cidr).collect();
                 vtep.addresses = node.internal_ips.iter().chain(&node.external_ips).copied().collect();
-                self.fdb.insert(settings.vni, family.mac, Arc::new(vtep));
+                draft.insert_vtep(settings.vni, family.mac, vtep);
             }
         }
+        outcome
+    }
+
+    /// What was left out of all nodes, the oldest first.
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        let mut outcomes: Vec<_> =
+            self.outcomes.iter().filter(|(_, outcome)| !outcome.problems.is_empty()).collect();
+        outcomes.sort_by_key(|(name, outcome)| (outcome.created_at, *name));
+        outcomes.into_iter().flat_map(|(_, outcome)| &outcome.problems).cloned().collect()
     }
 
     fn family(
@@ -101,6 +204,7 @@ impl<'a> Peers<'a> {
         name: &str,
         node: &Node,
         pod_cidr: IpNet,
+        draft: &Draft,
     ) -> Result<Reachable, String> {
         let ipv6 = pod_cidr.addr().is_ipv6();
         if let Some(holder) = self.holders.overlapping(pod_cidr) {
@@ -114,13 +218,32 @@ impl<'a> Peers<'a> {
         if settings.mac_v4 == Some(mac) || settings.mac_v6 == Some(mac) {
             return Err(format!("its VtepMAC {mac} is our own"));
         }
-        match self.fdb.lookup(settings.vni, mac) {
+        match draft.tables().fdb.lookup(settings.vni, mac) {
             Some(other) if other.node != name => {
                 Err(format!("its VtepMAC {mac} is that of node {}, which is older", other.node))
             }
             _ => Ok(Reachable { pod_cidr, mac, addr }),
         }
     }
+}
+
+fn announced_macs(node: &Node) -> impl Iterator<Item = Mac> {
+    [&node.flannel.vtep_v4, &node.flannel.vtep_v6].into_iter().filter_map(|announcement| match announcement {
+        Announcement::Ready { mac, .. } => Some(*mac),
+        _ => None,
+    })
+}
+
+/// Why a node as a whole cannot be a peer yet (F13).
+fn unusable(node: &Node) -> Option<String> {
+    let flannel = &node.flannel;
+    if let Some(other) = flannel.backend_type.as_deref().filter(|kind| *kind != "vxlan") {
+        return Some(format!("its flannel backend is {other:?}, not vxlan"));
+    }
+    if flannel.vtep_v4 == Announcement::Missing && flannel.vtep_v6 == Announcement::Missing {
+        return Some("it has no flannel annotation backend-data".to_owned());
+    }
+    node.pod_cidrs.is_empty().then(|| "it has no podCIDR".to_owned())
 }
 
 fn mac(settings: &NodeSettings, node: &Node, ipv6: bool) -> Result<Mac, String> {
@@ -163,16 +286,20 @@ fn underlay_addr(settings: &NodeSettings, node: &Node, ipv6: bool) -> Result<IpA
 }
 
 /// Who has which podCIDR: of two nodes with one, the older keeps it (F11). Held ranges never overlap.
-#[derive(Default)]
-struct Holders<'a>(BTreeMap<IpAddr, (IpNet, &'a str)>);
+#[derive(Clone, Debug, Default)]
+struct Holders(BTreeMap<IpAddr, (IpNet, String)>);
 
-impl<'a> Holders<'a> {
-    fn hold(&mut self, cidr: IpNet, node: &'a str) {
-        self.0.insert(cidr.network(), (cidr, node));
+impl Holders {
+    fn hold(&mut self, cidr: IpNet, node: &str) {
+        self.0.insert(cidr.network(), (cidr, node.to_owned()));
     }
 
-    fn overlapping(&self, cidr: IpNet) -> Option<&'a str> {
+    fn release(&mut self, cidr: IpNet) {
+        self.0.remove(&cidr.network());
+    }
+
+    fn overlapping(&self, cidr: IpNet) -> Option<&str> {
         let (_, (last, node)) = self.0.range(..=cidr.broadcast()).next_back()?;
-        (last.contains(&cidr) || cidr.contains(last)).then_some(*node)
+        (last.contains(&cidr) || cidr.contains(last)).then_some(node)
     }
 }

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_dataplane::tables::{Service, WhenEmpty};
@@ -70,15 +71,15 @@ fn edited(edit: impl FnOnce(&mut ClusterState)) -> Compiled {
 }
 
 fn peer(state: &mut ClusterState) -> &mut crate::cluster::Node {
-    state.nodes.get_mut("node-b").unwrap()
+    Arc::make_mut(state.nodes.get_mut("node-b").unwrap())
 }
 
 fn web(state: &mut ClusterState) -> &mut crate::cluster::Service {
-    state.services.get_mut(&ObjectName::new("default", "web")).unwrap()
+    Arc::make_mut(state.services.get_mut(&ObjectName::new("default", "web")).unwrap())
 }
 
 fn web_slice(state: &mut ClusterState) -> &mut EndpointSlice {
-    state.endpoint_slices.get_mut(&ObjectName::new("default", "web-m4c9d")).unwrap()
+    Arc::make_mut(state.endpoint_slices.get_mut(&ObjectName::new("default", "web-m4c9d")).unwrap())
 }
 
 fn problem(compiled: &Compiled) -> String {
@@ -209,7 +210,7 @@ fn of_two_nodes_with_one_pod_cidr_the_older_keeps_it_f11() {
             node.created_at = created_at;
             node.flannel.public_ip = Some(ip("192.168.1.52"));
             node.flannel.vtep_v4 = Announcement::Ready { vni: vni(), mac: mac("02:00:00:00:00:52") };
-            state.nodes.insert("node-c".into(), node);
+            state.nodes.insert("node-c".into(), node.into());
         })
     };
     let holder = |compiled: &Compiled| {
@@ -228,7 +229,7 @@ fn of_two_nodes_with_one_pod_cidr_the_older_keeps_it_f11() {
     let clone = edited(|state| {
         let mut node = peer(state).clone();
         node.pod_cidrs = vec![net("10.244.3.0/24")];
-        state.nodes.insert("node-c".into(), node);
+        state.nodes.insert("node-c".into(), node.into());
     });
     assert!(problem(&clone).contains("its VtepMAC 00:15:5d:3c:3e:3c is that of node node-b"));
 }
@@ -278,7 +279,7 @@ fn duplicates_across_slices_merge_f5() {
         moved.endpoints[0].ready = false;
         moved.endpoints.push(Endpoint { addr: ip("10.244.2.8"), ..moved.endpoints[0].clone() });
         moved.endpoints[2].ready = true;
-        state.endpoint_slices.insert(ObjectName::new("default", "web-other"), moved);
+        state.endpoint_slices.insert(ObjectName::new("default", "web-other"), moved.into());
     });
     let web = service(&compiled, "10.106.228.152", 80, Protocol::TCP);
     assert_eq!(backends(web), ["10.244.0.14:8080", "10.244.2.7:8080", "10.244.2.8:8080"]);
@@ -379,10 +380,11 @@ fn ten_thousand_services_with_a_hundred_thousand_endpoints_compile() {
             endpoints: endpoints.collect(),
             ..slice.clone()
         };
-        state
-            .services
-            .insert(name.clone(), crate::cluster::Service { cluster_ips: vec![vip], ..service.clone() });
-        state.endpoint_slices.insert(name, slice);
+        state.services.insert(
+            name.clone(),
+            crate::cluster::Service { cluster_ips: vec![vip], ..service.clone() }.into(),
+        );
+        state.endpoint_slices.insert(name, slice.into());
     }
     let started = std::time::Instant::now();
     let compiled = compile(&state, &settings());

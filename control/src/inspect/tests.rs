@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_dataplane::drop_reason::DropReason;
@@ -10,7 +11,7 @@ use super::connections::{Connections, Filter};
 use super::rows::{BackendState, Tables};
 use super::trace::{Arrival, End, Report, Request, trace};
 use super::*;
-use crate::cluster::{Announcement, Node};
+use crate::cluster::Announcement;
 use crate::compile::compile;
 use crate::config::{Config, settings};
 use crate::node::{HostFacts, resolve};
@@ -74,7 +75,7 @@ fn endpoint_of<'a>(
     index: usize,
 ) -> &'a mut crate::cluster::Endpoint {
     let (_, slice) = state.endpoint_slices.iter_mut().find(|(name, _)| name.name == slice).unwrap();
-    &mut slice.endpoints[index]
+    &mut Arc::make_mut(slice).endpoints[index]
 }
 
 /// The first flow to the service that goes to that backend.
@@ -153,7 +154,7 @@ fn why_a_vip_is_dead_is_answered_which_endpoints_exist_and_why_each_is_out() {
 fn why_a_vip_is_dead_is_answered_no_endpoint_on_this_node() {
     let node = node(|state| {
         let name = crate::cluster::ObjectName::new("default", "web");
-        state.services.get_mut(&name).unwrap().internal_local = true;
+        Arc::make_mut(state.services.get_mut(&name).unwrap()).internal_local = true;
         endpoint_of(state, "web-m4c9d", 0).node = Some("node-b".into());
     });
     let report = asks(&node, "tcp 10.244.0.14:1 > 10.106.228.152:80");
@@ -163,7 +164,7 @@ fn why_a_vip_is_dead_is_answered_no_endpoint_on_this_node() {
 #[test]
 fn why_a_vip_is_dead_is_answered_the_backends_node_has_no_annotation() {
     let node = node(|state| {
-        let peer = state.nodes.get_mut("node-b").unwrap();
+        let peer = Arc::make_mut(state.nodes.get_mut("node-b").unwrap());
         peer.flannel.vtep_v4 = Announcement::Missing;
     });
     let (_, report) = flow_to(&node, "10.106.228.152:80", "10.244.2.7:8080");
@@ -273,7 +274,7 @@ fn draining_and_lost_endpoints_are_rows_of_their_service() {
     let node = node(|state| {
         let first = endpoint_of(state, "kube-dns-7xk2p", 0);
         (first.ready, first.terminating) = (false, true);
-        state.nodes.insert("node-c".into(), Node::default());
+        state.nodes.insert("node-c".into(), Arc::default());
     });
     let tables = Tables::of(&node);
     let dns = tables.services.iter().find(|row| row.name == "kube-system/kube-dns:dns").unwrap();

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
 use crate::config::settings;
@@ -50,7 +51,7 @@ fn error(state: &ClusterState, arguments: &[&str]) -> String {
 }
 
 fn own(state: &mut ClusterState) -> &mut Node {
-    state.nodes.get_mut("node-a").unwrap()
+    Arc::make_mut(state.nodes.get_mut("node-a").unwrap())
 }
 
 #[test]
@@ -162,7 +163,7 @@ fn what_cannot_work_is_refused_with_its_remedy() {
 fn a_pod_cidr_that_an_older_node_has_is_refused_f11() {
     let state = edited(|state| {
         let cidrs = own(state).pod_cidrs.clone();
-        let peer = state.nodes.get_mut("node-b").unwrap();
+        let peer = Arc::make_mut(state.nodes.get_mut("node-b").unwrap());
         peer.pod_cidrs = cidrs;
         peer.created_at = Some(0);
     });

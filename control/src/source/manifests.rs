@@ -312,10 +312,10 @@ impl Loader<'_> {
     }
 }
 
-fn add<K: Ord, V>(entry: Entry<'_, K, V>, value: V) -> Result<(), String> {
+fn add<K: Ord, V>(entry: Entry<'_, K, V>, value: impl Into<V>) -> Result<(), String> {
     match entry {
         Entry::Vacant(entry) => {
-            entry.insert(value);
+            entry.insert(value.into());
             Ok(())
         }
         Entry::Occupied(_) => Err("another object of this name was read before".to_owned()),

@@ -82,15 +82,24 @@ pub struct Fdb {
 impl Fdb {
     /// Adds or replaces an entry.
     pub fn insert(&mut self, vni: Vni, mac: Mac, vtep: Arc<RemoteVtep>) {
-        if let Some(old) = self.entries.insert((vni, mac), Arc::clone(&vtep))
-            && let Some(sources) = self.sources.get_mut(&(vni, old.addr.ip()))
-        {
-            sources.retain(|source| !Arc::ptr_eq(source, &old));
-        }
+        self.remove(vni, mac);
+        self.entries.insert((vni, mac), Arc::clone(&vtep));
         let sources = self.sources.entry((vni, vtep.addr.ip())).or_default();
         sources.push(vtep);
         // An order that does not depend on that of insertion: equal tables must be equal.
         sources.sort_by(|a, b| (&a.node, a.addr, &a.prefixes).cmp(&(&b.node, b.addr, &b.prefixes)));
+    }
+
+    /// Removes an entry.
+    pub fn remove(&mut self, vni: Vni, mac: Mac) {
+        let Some(old) = self.entries.remove(&(vni, mac)) else { return };
+        let key = (vni, old.addr.ip());
+        if let Some(sources) = self.sources.get_mut(&key) {
+            sources.retain(|source| !Arc::ptr_eq(source, &old));
+            if sources.is_empty() {
+                self.sources.remove(&key);
+            }
+        }
     }
 
     /// The VTEP behind `mac`.

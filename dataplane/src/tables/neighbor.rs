@@ -18,6 +18,11 @@ impl NeighborTable {
         self.entries.insert((vni, addr), mac);
     }
 
+    /// Removes an entry.
+    pub fn remove(&mut self, vni: Vni, addr: IpAddr) {
+        self.entries.remove(&(vni, addr));
+    }
+
     /// The MAC of `addr`.
     pub fn lookup(&self, vni: Vni, addr: IpAddr) -> Option<Mac> {
         self.entries.get(&(vni, addr)).copied()

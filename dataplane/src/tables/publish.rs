@@ -1,12 +1,11 @@
 //! Publication of snapshots: one writer, any number of readers, no lock on the reader's side.
 
-use std::collections::HashSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 use ipnet::IpNet;
 
+use super::draft::Draft;
 use super::epochs::{Entry, Epochs};
 use super::service::Service;
 use super::snapshot::{ForwardingTables, TableSet};
@@ -72,13 +71,34 @@ impl Writer {
         self.shared.load_full()
     }
 
-    /// Replaces the snapshot. Tables that are equal to the ones before stay shared; entries that changed,
-    /// appeared or went get a new epoch.
+    /// Replaces the snapshot by any other. Tables, services and VTEPs that are equal to the ones before stay
+    /// shared; entries that changed, appeared or went get a new epoch.
     pub fn publish(&mut self, mut set: TableSet) -> Arc<ForwardingTables> {
         let before = self.current();
         carry_over(&before.set, &mut set);
+        let entries = entries(&before.set, &set);
+        self.replace(before, set, &entries)
+    }
+
+    /// Replaces the snapshot by one that follows it, at the cost of what changed. A draft that does not follow
+    /// the newest snapshot is published whole.
+    pub fn publish_draft(&mut self, draft: &Draft) -> Arc<ForwardingTables> {
+        let before = self.current();
+        match draft.before == before.set {
+            true => self.replace(before, draft.set.clone(), &draft.touched),
+            false => self.publish(draft.set.clone()),
+        }
+    }
+
+    /// Only `entries` may differ.
+    fn replace(
+        &mut self,
+        before: Arc<ForwardingTables>,
+        set: TableSet,
+        entries: &[Entry],
+    ) -> Arc<ForwardingTables> {
         let mut epochs = before.epochs.clone();
-        advance(&mut epochs, &before.set, &set);
+        advance(&mut epochs, &before.set, &set, entries);
         let next = Arc::new(ForwardingTables { generation: before.generation.wrapping_add(1), set, epochs });
         self.retired.push(self.shared.swap(Arc::clone(&next)));
         drop(before);
@@ -137,50 +157,81 @@ fn carry_over(before: &TableSet, set: &mut TableSet) {
     }
 }
 
-fn advance(epochs: &mut Epochs, before: &TableSet, after: &TableSet) {
-    if before.local != after.local {
-        epochs.bump(Entry::Local);
-    }
-    if !Arc::ptr_eq(&before.neighbors, &after.neighbors) {
-        let entry = |(vni, addr, mac)| (Entry::Neighbor(vni, addr), mac);
-        diff(epochs, before.neighbors.iter().map(entry), after.neighbors.iter().map(entry));
-    }
-    if !Arc::ptr_eq(&before.fdb, &after.fdb) {
-        let (old, new) = (&before.fdb, &after.fdb);
-        diff(
-            epochs,
-            old.iter().map(|(vni, mac, vtep)| (Entry::Fdb(vni, mac), vtep)),
-            new.iter().map(|(vni, mac, vtep)| (Entry::Fdb(vni, mac), vtep)),
-        );
-        diff(
-            epochs,
-            old.iter_sources().map(|(vni, addr, vteps)| (Entry::Source(vni, addr), vteps)),
-            new.iter_sources().map(|(vni, addr, vteps)| (Entry::Source(vni, addr), vteps)),
-        );
-    }
-    if !Arc::ptr_eq(&before.services, &after.services) {
-        let entry = |service| -> (Entry, _) {
-            let service: &Arc<Service> = service;
-            (Entry::Service(service.vip), Arc::as_ptr(service))
-        };
-        diff(epochs, before.services.iter().map(entry), after.services.iter().map(entry));
-    }
-    if !Arc::ptr_eq(&before.routes, &after.routes) {
-        let entry = |(prefix, hop)| (Entry::Route(prefix), hop);
-        let changed = diff(epochs, before.routes.iter().map(entry), after.routes.iter().map(entry));
-        for entry in changed {
-            if let Entry::Route(prefix) = entry {
-                bump_covering(epochs, after, prefix);
-            }
+/// All entries of the tables that are not the very same.
+fn entries(before: &TableSet, after: &TableSet) -> Vec<Entry> {
+    let mut entries = vec![Entry::Local];
+    for set in [before, after] {
+        if !Arc::ptr_eq(&before.neighbors, &after.neighbors) {
+            entries.extend(set.neighbors.iter().map(|(vni, addr, _)| Entry::Neighbor(vni, addr)));
+        }
+        if !Arc::ptr_eq(&before.fdb, &after.fdb) {
+            entries.extend(set.fdb.iter().map(|(vni, mac, _)| Entry::Fdb(vni, mac)));
+            entries.extend(set.fdb.iter_sources().map(|(vni, addr, _)| Entry::Source(vni, addr)));
+        }
+        if !Arc::ptr_eq(&before.services, &after.services) {
+            entries.extend(set.services.iter().map(|service| Entry::Service(service.vip)));
+        }
+        if !Arc::ptr_eq(&before.routes, &after.routes) {
+            entries.extend(set.routes.iter().map(|(prefix, _)| Entry::Route(prefix)));
         }
     }
-    if !Arc::ptr_eq(&before.services, &after.services) {
-        let old: HashSet<IpAddr> = before.services.addresses().collect();
-        let new: HashSet<IpAddr> = after.services.addresses().collect();
-        for addr in old.symmetric_difference(&new) {
-            if let Some((prefix, _)) = after.routes.lookup(*addr) {
-                epochs.bump(Entry::Route(prefix));
+    entries
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Same,
+    Changed,
+    Added,
+    Removed,
+}
+
+impl Fate {
+    fn of<V: PartialEq>(before: Option<V>, after: Option<V>) -> Self {
+        match (before, after) {
+            (None, Some(_)) => Self::Added,
+            (Some(_), None) => Self::Removed,
+            (before, after) if before == after => Self::Same,
+            _ => Self::Changed,
+        }
+    }
+
+    fn between(before: &TableSet, after: &TableSet, entry: Entry) -> Self {
+        match entry {
+            Entry::Local => Self::of(Some(&before.local), Some(&after.local)),
+            Entry::Route(prefix) => Self::of(before.routes.get(prefix), after.routes.get(prefix)),
+            Entry::Neighbor(vni, addr) => {
+                Self::of(before.neighbors.lookup(vni, addr), after.neighbors.lookup(vni, addr))
             }
+            Entry::Fdb(vni, mac) => Self::of(before.fdb.lookup(vni, mac), after.fdb.lookup(vni, mac)),
+            Entry::Source(vni, addr) => {
+                let (old, new) = (before.fdb.sources(vni, addr), after.fdb.sources(vni, addr));
+                Self::of((!old.is_empty()).then_some(old), (!new.is_empty()).then_some(new))
+            }
+            Entry::Service(vip) => Self::of(before.services.lookup(vip), after.services.lookup(vip)),
+        }
+    }
+}
+
+/// Gives each of `entries` that changed, appeared or went a new epoch.
+fn advance(epochs: &mut Epochs, before: &TableSet, after: &TableSet, entries: &[Entry]) {
+    for entry in entries {
+        let fate = Fate::between(before, after, *entry);
+        match fate {
+            Fate::Same => continue,
+            Fate::Changed => epochs.bump(*entry),
+            Fate::Added => epochs.add(*entry),
+            Fate::Removed => epochs.remove(*entry),
+        }
+        match *entry {
+            Entry::Route(prefix) => bump_covering(epochs, after, prefix),
+            Entry::Service(vip) if before.services.is_vip(vip.addr) != after.services.is_vip(vip.addr) => {
+                if let Some((prefix, _)) = after.routes.lookup(vip.addr) {
+                    epochs.bump(Entry::Route(prefix));
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -192,32 +243,4 @@ fn bump_covering(epochs: &mut Epochs, set: &TableSet, prefix: IpNet) {
     {
         epochs.bump(Entry::Route(covering));
     }
-}
-
-/// Gives each entry that changed, appeared or went a new epoch, and returns them.
-fn diff<V: PartialEq>(
-    epochs: &mut Epochs,
-    before: impl Iterator<Item = (Entry, V)>,
-    after: impl Iterator<Item = (Entry, V)>,
-) -> Vec<Entry> {
-    let mut before: std::collections::HashMap<Entry, V> = before.collect();
-    let mut changed = Vec::new();
-    for (entry, value) in after {
-        match before.remove(&entry) {
-            Some(old) if old == value => {}
-            Some(_) => {
-                epochs.bump(entry);
-                changed.push(entry);
-            }
-            None => {
-                epochs.add(entry);
-                changed.push(entry);
-            }
-        }
-    }
-    for entry in before.into_keys() {
-        epochs.remove(entry);
-        changed.push(entry);
-    }
-    changed
 }

@@ -40,6 +40,14 @@ impl RouteTable {
         }
     }
 
+    /// Removes the route of exactly this prefix.
+    pub fn remove(&mut self, prefix: IpNet) {
+        match prefix.trunc() {
+            IpNet::V4(prefix) => self.v4.remove(&prefix),
+            IpNet::V6(prefix) => self.v6.remove(&prefix),
+        };
+    }
+
     /// The route with the longest prefix that holds `addr`.
     pub fn lookup(&self, addr: IpAddr) -> Option<(IpNet, NextHop)> {
         self.covering(addr.into())

@@ -95,6 +95,18 @@ impl ServiceTable {
         }
     }
 
+    /// Removes the service at exactly this address, port and protocol.
+    pub fn remove(&mut self, vip: Vip) {
+        if self.services.remove(&vip).is_some()
+            && let Some(count) = self.addresses.get_mut(&vip.addr)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.addresses.remove(&vip.addr);
+            }
+        }
+    }
+
     /// The service at exactly this address, port and protocol.
     pub fn lookup(&self, vip: Vip) -> Option<&Arc<Service>> {
         self.services.get(&vip)

@@ -10,7 +10,7 @@ use super::route::RouteTable;
 use super::service::ServiceTable;
 
 /// Everything control knows how to say to the engine.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableSet {
     /// This node.
     pub local: Arc<Local>,

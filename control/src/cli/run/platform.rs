@@ -14,7 +14,7 @@ use windlass_control::node::{HostFacts, NodeSettings};
 use windlass_dataplane::device::{self, DeviceConfig, Family, HostPlan, HostState, LinkError, LocalAddress};
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine;
-use windlass_dataplane::tables::{ForwardingTables, TableSet, Writer};
+use windlass_dataplane::tables::{Draft, ForwardingTables, TableSet, Writer};
 use windlass_dataplane::worker::{Workers, WorkersConfig};
 
 use super::inspect::{Known, Subject};
@@ -78,17 +78,17 @@ pub(super) struct Change {
 pub(super) fn start(
     config: &Config,
     settings: &NodeSettings,
-    tables: TableSet,
+    tables: &TableSet,
     known: Known,
 ) -> anyhow::Result<Running> {
-    let plan = host_plan(config, settings, &tables);
+    let plan = host_plan(config, settings, tables);
     let seed = RandomState::new().build_hasher().finish();
     let opened = device::open(&device_config(config, settings, seed)?)?;
     for fact in &opened.facts {
         tracing::info!("{fact}");
     }
     let host = HostState::apply(plan)?;
-    let writer = Writer::new(tables);
+    let writer = Writer::new(tables.clone());
     let device = DeviceRow {
         name: opened.device,
         mtu: settings.overlay_mtu,
@@ -118,10 +118,10 @@ impl Running {
 
     /// Publishes tables, forgets UDP connections whose backend has gone (F6), and makes the host's routes follow.
     /// A connection that a worker opens by the tables before is seen to by its next packet.
-    pub(super) fn change(&mut self, settings: &NodeSettings, tables: TableSet) -> Change {
-        let routes = device_routes(settings, &tables);
+    pub(super) fn change(&mut self, settings: &NodeSettings, draft: &Draft) -> Change {
+        let routes = device_routes(settings, draft.tables());
         let before = self.writer.current();
-        let after = self.writer.publish(tables);
+        let after = self.writer.publish_draft(draft);
         let unchanged = std::ptr::eq(before.services(), after.services());
         let purged = if unchanged {
             0

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use windlass_control::changes;
 use windlass_control::cluster::Problem;
-use windlass_control::compile::compile;
+use windlass_control::compile::Compiler;
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
@@ -31,6 +31,7 @@ pub(super) struct Reload<'a> {
     /// The host as it was at start: an address that flaps must not keep a change out.
     host: Host,
     watch: Watch,
+    compiler: Compiler,
     /// The cluster as it was last good, and what the node runs with.
     known: Known,
     said: BTreeSet<String>,
@@ -38,10 +39,16 @@ pub(super) struct Reload<'a> {
 }
 
 impl<'a> Reload<'a> {
-    /// Follows what `watch` looks at, from what was read at start.
-    pub(super) fn new(config: &'a Config, host: Host, watch: Watch, known: Known) -> Self {
+    /// Follows what `watch` looks at, from what was read at start and compiled by `compiler`.
+    pub(super) fn new(
+        config: &'a Config,
+        host: Host,
+        watch: Watch,
+        compiler: Compiler,
+        known: Known,
+    ) -> Self {
         let said = known.current().problems.iter().map(what_it_says).collect();
-        Self { config, host, watch, known, said, record: Arc::default() }
+        Self { config, host, watch, compiler, known, said, record: Arc::default() }
     }
 
     /// What metrics show of reloads.
@@ -76,16 +83,19 @@ impl<'a> Reload<'a> {
         loaded.keep_last_good(&before.state);
         let (wanted, mut problems) = node::resolve(&loaded.state, self.config, &self.host)?;
         let (settings, pinned) = pin(&before.settings, wanted);
-        let compiled = compile(&loaded.state, &settings);
+        loaded.state.keep_unchanged(&before.state);
+        self.compiler.set_settings(&settings);
+        self.compiler.follow(&loaded.state);
+        let update = self.compiler.update();
         problems.splice(0..0, loaded.problems);
-        problems.extend(compiled.problems);
-        let change = running.change(&settings, compiled.tables);
+        problems.extend(update.problems);
+        let change = running.change(&settings, &update.draft);
         self.say(pinned, &problems, change.host.err());
         self.known.replace(Origin { state: loaded.state, settings, problems });
         if change.purged > 0 {
             tracing::debug!("{} UDP connections of backends that have gone are forgotten", change.purged);
         }
-        Ok(changes::lines(&change.before, &change.after))
+        Ok(changes::lines(&change.before, &change.after, update.draft.touched()))
     }
 
     /// Warns of what was not said after the reload before.

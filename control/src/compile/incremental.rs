@@ -1,0 +1,136 @@
+//! A compiler that remembers what it compiled.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use windlass_dataplane::tables::{Draft, RouteTable};
+
+use super::nodes::Peers;
+use super::services::Services;
+use super::{local, own_routes};
+use crate::cluster::{ClusterState, EndpointSlice, Node, ObjectName, Problem, Service, differences};
+use crate::node::NodeSettings;
+
+/// Compiles again what changed, and what depends on it: the service of a slice, and whoever wants a VIP, a
+/// podCIDR or a VtepMAC that the changed object has, had or wants.
+///
+/// Objects are given one by one (`set_…`), as an API watch brings them, or as a whole state to
+/// [`follow`](Self::follow). [`update`](Self::update) then compiles all of it at once.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    settings: NodeSettings,
+    own_routes: RouteTable,
+    /// The objects as they were given; only nodes, services and slices.
+    state: ClusterState,
+    peers: Peers,
+    services: Services,
+    draft: Draft,
+}
+
+/// What came of the changes since the update before.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// The tables, and what differs in them. To be published, all of them and in order.
+    pub draft: Draft,
+    /// Everything that is left out of the tables, not only what is new.
+    pub problems: Vec<Problem>,
+}
+
+impl Compiler {
+    /// A compiler for the node that `settings` describe, with an empty cluster.
+    pub fn new(settings: NodeSettings) -> Self {
+        let mut compiler = Self {
+            settings,
+            own_routes: RouteTable::default(),
+            state: ClusterState::default(),
+            peers: Peers::default(),
+            services: Services::default(),
+            draft: Draft::default(),
+        };
+        compiler.begin();
+        compiler
+    }
+
+    /// Changes the settings: everything is compiled again, and what comes out equal stays the same.
+    pub fn set_settings(&mut self, settings: &NodeSettings) {
+        if self.settings == *settings {
+            return;
+        }
+        self.peers.withdraw_all(&self.settings, &self.own_routes, &mut self.draft);
+        for (prefix, _) in self.own_routes.iter() {
+            self.draft.remove_route(prefix);
+        }
+        self.settings = settings.clone();
+        self.begin();
+        self.peers.reconsider(self.state.nodes.keys());
+        self.services.reconsider(self.state.services.keys());
+    }
+
+    /// Puts into the tables what depends on the settings alone.
+    fn begin(&mut self) {
+        self.own_routes = own_routes(&self.settings);
+        for (prefix, next_hop) in self.own_routes.iter() {
+            self.draft.insert_route(prefix, next_hop);
+        }
+        self.draft.set_local(local(&self.settings));
+        self.peers.hold_own(&self.settings);
+    }
+
+    /// Adds, replaces or, with `None`, removes a node.
+    pub fn set_node(&mut self, name: &str, node: Option<Arc<Node>>) {
+        let before = set(&mut self.state.nodes, name.to_owned(), node.clone());
+        if before != node {
+            self.peers.changed(name, before.as_deref(), node.as_deref());
+        }
+    }
+
+    /// Adds, replaces or, with `None`, removes a service.
+    pub fn set_service(&mut self, name: &ObjectName, service: Option<Arc<Service>>) {
+        let before = set(&mut self.state.services, name.clone(), service.clone());
+        if before != service {
+            self.services.changed(name, before.as_deref(), service.as_deref());
+        }
+    }
+
+    /// Adds, replaces or, with `None`, removes an EndpointSlice.
+    pub fn set_endpoint_slice(&mut self, name: &ObjectName, slice: Option<Arc<EndpointSlice>>) {
+        let before = set(&mut self.state.endpoint_slices, name.clone(), slice.clone());
+        if before != slice {
+            self.services.slice_changed(name, before.as_deref(), slice);
+        }
+    }
+
+    /// Takes over all nodes, services and slices of `state`. One pointer comparison for each that is the very
+    /// same as before.
+    pub fn follow(&mut self, state: &ClusterState) {
+        for (name, node) in differences(&self.state.nodes, &state.nodes) {
+            self.set_node(&name, node);
+        }
+        for (name, service) in differences(&self.state.services, &state.services) {
+            self.set_service(&name, service);
+        }
+        for (name, slice) in differences(&self.state.endpoint_slices, &state.endpoint_slices) {
+            self.set_endpoint_slice(&name, slice);
+        }
+    }
+
+    /// Compiles what changed since the update before.
+    pub fn update(&mut self) -> Update {
+        self.peers.compile(&self.state, &self.settings, &self.own_routes, &mut self.draft);
+        self.services.compile(&self.state, &self.settings, &mut self.draft);
+        let mut problems = self.peers.problems();
+        problems.extend(self.services.problems());
+        Update { draft: self.draft.finish(), problems }
+    }
+}
+
+/// Puts an object in its place and returns the one before.
+fn set<K: Ord, V>(objects: &mut BTreeMap<K, Arc<V>>, name: K, object: Option<Arc<V>>) -> Option<Arc<V>> {
+    match object {
+        Some(object) => objects.insert(name, object),
+        None => objects.remove(&name),
+    }
+}
+
+#[cfg(test)]
+mod tests;
