@@ -1,4 +1,5 @@
-//! What can be asked of a running node: metrics and health over TCP, details over a Unix socket of mode 0600.
+//! What can be asked of a running node: metrics and health over TCP, details over a Unix socket of mode 0600
+//! (on Windows over a named pipe for administrators only).
 //!
 //! One thread serves all of it. A connection lives at most [`CONNECTION_LIFE`] and there are at most
 //! [`MAX_CONNECTIONS`] of them, so that a slow or hostile client costs a bounded amount of nothing much (E11).
@@ -7,7 +8,7 @@ pub mod client;
 mod limits;
 mod questions;
 mod routes;
-mod socket;
+pub(crate) mod socket;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

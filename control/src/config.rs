@@ -10,10 +10,12 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use windlass_dataplane::device::Offloads;
+use windlass_dataplane::device::config::DEFAULT_RING_CAPACITY;
 use windlass_dataplane::tables::local::{DEFAULT_SOURCE_VIP_V4, DEFAULT_SOURCE_VIP_V6};
 use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
 
+use crate::admin::socket;
 use crate::check;
 use crate::cluster::parse_cidr;
 
@@ -125,6 +127,8 @@ pub struct Config {
     pub verbose: u8,
     /// Number of UDP source ports to send from.
     pub source_ports: u16,
+    /// Bytes of each ring of the Wintun adapter.
+    pub ring_capacity: u32,
     /// Whether a reserved VXLAN bit drops the packet (A3).
     pub strict_vxlan: bool,
     /// Whether an outer source may be no node's (E1).
@@ -171,13 +175,10 @@ impl Config {
             source_vip_v6,
             metrics: one(settings, "metrics", "an address and port like 127.0.0.1:10249, or off", listener)?
                 .unwrap_or(Some(SocketAddr::from(([127, 0, 0, 1], 10249)))),
-            admin_socket: one(
-                settings,
-                "admin-socket",
-                "an absolute path of at most 100 bytes",
-                socket_path,
-            )?
-            .unwrap_or("/run/windlass/admin.sock".into()),
+            admin_socket: one(settings, "admin-socket", socket::PATH_WANTS, |text| {
+                socket::is_path(text).then(|| text.into())
+            })?
+            .unwrap_or(socket::DEFAULT_PATH.into()),
             log_format: one(settings, "log-format", "text or json", |text| match text {
                 "text" => Some(LogFormat::Text),
                 "json" => Some(LogFormat::Json),
@@ -196,6 +197,8 @@ impl Config {
                 text.parse().ok().filter(|count| (1..=1024).contains(count))
             })?
             .unwrap_or(16),
+            ring_capacity: one(settings, "ring-capacity", RING_CAPACITY, ring_capacity)?
+                .unwrap_or(DEFAULT_RING_CAPACITY),
             strict_vxlan: yes(settings, "strict-vxlan")?,
             allow_unknown_vteps: yes(settings, "allow-unknown-vteps")?,
             dscp: one(settings, "dscp", "copy, or a number from 0 to 63", |text| match text {
@@ -223,6 +226,13 @@ impl Config {
             ignore: ignored(settings)?,
         })
     }
+}
+
+const RING_CAPACITY: &str = "a power of two from 128 to 65536, in KiB";
+
+fn ring_capacity(text: &str) -> Option<u32> {
+    let kib: u32 = text.parse().ok()?;
+    ((128..=65_536).contains(&kib) && kib.is_power_of_two()).then_some(kib << 10)
 }
 
 const DEVICE_NAME: &str = "1 to 15 letters, digits, dots, dashes or underscores";
@@ -351,11 +361,6 @@ fn listener(text: &str) -> Option<Option<SocketAddr>> {
     if text == "off" { Some(None) } else { text.parse().ok().map(Some) }
 }
 
-fn socket_path(text: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(text);
-    (path.is_absolute() && text.len() <= 100).then_some(path)
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -367,7 +372,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 24] = [
+    const VALUES: [(&str, &str); 25] = [
         ("manifests", "/etc/windlass"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
@@ -379,9 +384,10 @@ mod tests {
         ("cluster-cidr", "10.244.0.0/16"),
         ("source-vip", "169.254.1.1,fd00::1"),
         ("metrics", "off"),
-        ("admin-socket", "/run/x.sock"),
+        ("admin-socket", if cfg!(windows) { r"\\.\pipe\x" } else { "/run/x.sock" }),
         ("log-format", "json"),
         ("source-ports", "4"),
+        ("ring-capacity", "1024"),
         ("strict-vxlan", "true"),
         ("allow-unknown-vteps", "true"),
         ("dscp", "46"),
@@ -466,6 +472,7 @@ mod tests {
             (&["--log-format", "xml"], "give text or json"),
             (&["--dscp", "64"], "--dscp: \"64\" is not valid"),
             (&["--workers", "0"], "--workers: \"0\" is not valid"),
+            (&["--ring-capacity", "200"], "give a power of two from 128 to 65536, in KiB"),
             (&["--metrics", "10249"], "give an address and port like 127.0.0.1:10249, or off"),
         ] {
             let error = config(arguments).unwrap_err().to_string();

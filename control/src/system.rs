@@ -40,7 +40,7 @@ pub fn file_stamp(metadata: &std::fs::Metadata) -> [i64; 6] {
 pub enum Signal {
     /// SIGINT, or Ctrl-C.
     Interrupt,
-    /// SIGTERM.
+    /// SIGTERM; on Windows the end of the console or of the system.
     Terminate,
 }
 
@@ -60,6 +60,12 @@ pub struct Signals {
     interrupt: tokio::signal::unix::Signal,
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
+    /// Ctrl-C and Ctrl-Break.
+    #[cfg(windows)]
+    interrupts: (tokio::signal::windows::CtrlC, tokio::signal::windows::CtrlBreak),
+    /// The console's window closes, or Windows does.
+    #[cfg(windows)]
+    ends: (tokio::signal::windows::CtrlClose, tokio::signal::windows::CtrlShutdown),
 }
 
 #[cfg(unix)]
@@ -93,22 +99,33 @@ impl Signals {
     }
 }
 
-#[cfg(not(unix))]
+/// Each listener lives as long as this does: while there is none, Windows ends the process at once.
+#[cfg(windows)]
 impl Signals {
     /// Starts catching.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn install() -> io::Result<Self> {
-        Ok(Self { runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()? })
+        use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let guard = runtime.enter();
+        let interrupts = (ctrl_c()?, ctrl_break()?);
+        let ends = (ctrl_close()?, ctrl_shutdown()?);
+        drop(guard);
+        Ok(Self { runtime, interrupts, ends })
     }
 
     /// Sleeps until one comes, or until `well`, asked `every` so often, says no.
     pub fn wait_while(self, every: Duration, mut well: impl FnMut() -> bool) -> Option<Signal> {
-        self.runtime.block_on(async {
+        let Self { runtime, interrupts: (mut key, mut pause), ends: (mut close, mut shutdown) } = self;
+        runtime.block_on(async move {
             while well() {
                 tokio::select! {
-                    Ok(()) = tokio::signal::ctrl_c() => return Some(Signal::Interrupt),
+                    _ = key.recv() => return Some(Signal::Interrupt),
+                    _ = pause.recv() => return Some(Signal::Interrupt),
+                    _ = close.recv() => return Some(Signal::Terminate),
+                    _ = shutdown.recv() => return Some(Signal::Terminate),
                     () = tokio::time::sleep(every) => {}
                 }
             }

@@ -22,6 +22,8 @@ pub use windows as platform;
 
 pub use config::{DeviceConfig, DeviceError, Offloads, Opened};
 pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
+#[cfg(windows)]
+pub use platform::restrict_to_administrators;
 #[cfg(any(target_os = "linux", windows))]
 pub use platform::{
     HostState, default_route_interface, is_managed, local_addresses, open, probe_vxlan_port, survey,

@@ -9,6 +9,7 @@
 //! Without root, or without the tools, [`start`] says `SKIPPED: <why>` and the test passes.
 
 pub mod binary;
+pub mod dns;
 pub mod engine_node;
 pub mod netns;
 pub mod node;

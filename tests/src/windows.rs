@@ -75,7 +75,7 @@ impl<'a> WindowsNode<'a> {
         objects.write(&root.path().join("manifests"))?;
         let mtu = OVERLAY_MTU.to_string();
         let bridge = Guarded::spawn_ready(host.netns.command(bridge).args([DEVICE, &mtu, BRIDGE_PORT]))?;
-        let process = Guarded::spawn(&mut windlass(host, root.path(), flags)?)?;
+        let process = Guarded::spawn(&mut windlass_run(host, root.path(), flags)?)?;
         let mut node = Self { host, root, done: 0, process, _bridge: bridge, stopped: false };
         node.wait_until_up()?;
         Ok(node)
@@ -91,6 +91,14 @@ impl<'a> WindowsNode<'a> {
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.root.path().join("log")).unwrap_or_default()
+    }
+
+    /// Asks the running node with another subcommand, such as `show drops`, over its admin pipe.
+    ///
+    /// # Errors
+    /// When it cannot be run, or ends with another exit code than 0.
+    pub fn ask(&self, arguments: &[&str]) -> Result<String> {
+        run(windlass(self.host, self.root.path())?.args(arguments))
     }
 
     /// Everything that IP Helper was asked for, in order.
@@ -165,20 +173,27 @@ impl Drop for WindowsNode<'_> {
     }
 }
 
-fn windlass(host: &Host, root: &Path, flags: &[&str]) -> Result<Command> {
-    let log = File::create(root.join("log"))?;
+/// windlass.exe in the node's namespace and wine prefix.
+fn windlass(host: &Host, root: &Path) -> Result<Command> {
     let mut command = host.netns.command("wine");
     command
         .arg(folder()?.join("windlass.exe"))
+        .env("WINEPREFIX", root.join("prefix"))
+        .env("WINEDEBUG", "-all")
+        .stdin(Stdio::null());
+    Ok(command)
+}
+
+fn windlass_run(host: &Host, root: &Path, flags: &[&str]) -> Result<Command> {
+    let log = File::create(root.join("log"))?;
+    let mut command = windlass(host, root)?;
+    command
         .args(["run", "--node", host.spec.name, "--manifests"])
         .arg(root.join("manifests"))
         // The bridge has made the adapter's interface already.
         .args(["--ignore", "device-name"])
         .args(flags)
-        .env("WINEPREFIX", root.join("prefix"))
-        .env("WINEDEBUG", "-all")
         .env("WINTUN_STAND_IN_PORT", BRIDGE_PORT)
-        .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
     Ok(command)

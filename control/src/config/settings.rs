@@ -63,7 +63,7 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_METRICS", value_name = "ADDR:PORT", hide_env_values = true)]
     metrics: Option<String>,
 
-    /// Unix socket for questions to the running node [default: /run/windlass/admin.sock]
+    /// Unix socket for questions to the running node [default: /run/windlass/admin.sock, on Windows \\.\pipe\windlass-admin]
     #[arg(long, env = "WINDLASS_ADMIN_SOCKET", value_name = "PATH", hide_env_values = true)]
     admin_socket: Option<String>,
 
@@ -74,6 +74,10 @@ pub struct SettingsArgs {
     /// UDP source ports to send from [default: 16]
     #[arg(long, env = "WINDLASS_SOURCE_PORTS", value_name = "N", hide_env_values = true)]
     source_ports: Option<String>,
+
+    /// KiB of each ring of the Wintun adapter, a power of two (Windows only) [default: 8192]
+    #[arg(long, env = "WINDLASS_RING_CAPACITY", value_name = "KIB", hide_env_values = true)]
+    ring_capacity: Option<String>,
 
     /// Drop packets with a reserved VXLAN bit set [default: false]
     #[arg(long, env = "WINDLASS_STRICT_VXLAN", value_name = "BOOL", num_args = 0..=1,
@@ -122,7 +126,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 26] = [
     "manifests",
     "node",
     "underlay-addr",
@@ -137,6 +141,7 @@ pub const NAMES: [&str; 25] = [
     "admin-socket",
     "log-format",
     "source-ports",
+    "ring-capacity",
     "strict-vxlan",
     "allow-unknown-vteps",
     "dscp",

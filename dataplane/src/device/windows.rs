@@ -11,7 +11,9 @@ mod ip_helper;
 mod library;
 mod link;
 mod message;
+mod processes;
 mod recorder;
+mod security;
 mod single;
 mod sockaddr;
 mod socket;
@@ -25,6 +27,7 @@ mod wintun;
 use std::sync::Arc;
 
 pub use link::{HostState, default_route_interface, is_managed, local_addresses, probe_vxlan_port};
+pub use security::restrict_to_administrators;
 pub use survey::survey;
 
 use super::config::{DeviceConfig, DeviceError, Opened};

@@ -3,12 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;
-use windlass_tests::node::SOURCE_VIP;
+use windlass_tests::dns::{self, KUBE_DNS, NAME, serve_dns};
+use windlass_tests::node::{SOURCE_VIP, WindlassNode};
 use windlass_tests::objects::{Objects, ServiceSpec};
 use windlass_tests::peer::KernelPeer;
-use windlass_tests::pod::Pods;
+use windlass_tests::pod::{Pod, Pods};
 use windlass_tests::topology::{FAMILIES, Family, Topology};
-use windlass_tests::traffic::{PORT, Traffic, UDP_WHOLE_SIZES, ping, ping_sizes_patiently};
+use windlass_tests::traffic::{PORT, Traffic, Transport, UDP_WHOLE_SIZES, ping, ping_sizes_patiently};
 use windlass_tests::windows::{self, WindowsNode};
 use windlass_tests::{Permit, skipped};
 
@@ -147,4 +148,52 @@ fn vips_are_reached_from_pod_and_host_of_a_windows_node() -> Result<()> {
         }
     }
     node.stop().map(drop)
+}
+
+#[test]
+fn a_windows_and_a_linux_windlass_node_serve_dns_and_follow_changes() -> Result<()> {
+    let Some(_permit) = start()? else { return Ok(()) };
+    if let Some(why) = dns::missing_ability() {
+        skipped(&why);
+        return Ok(());
+    }
+    let topology = Topology::pair()?;
+    let (ours, linux) = (topology.host(0)?, topology.host(1)?);
+    let (near, far) = (Pods::with_pods(ours, 1)?, Pods::with_pods(linux, 2)?);
+    let (client, first, second) = (near.pod(0)?, far.pod(0)?, far.pod(1)?);
+    let backends = |pod: &Pod| FAMILIES.map(|family| (pod.ip(family), linux.spec.name));
+    let objects = |web: &Pod| {
+        Objects::cluster(&topology.specs())
+            .with_service(&KUBE_DNS, &backends(first))
+            .with_service(&REMOTE, &backends(web))
+    };
+    let _server = serve_dns(first, &traffic(), (NAME, REMOTE.vip))?;
+    let linux_node = WindlassNode::start(linux, &objects(first), &[])?;
+    let mut node = WindowsNode::start(ours, &objects(first), BRIDGE, &[])?;
+    let _servers = [
+        traffic().serve(&first.netns, first.ip(Family::V4), PORT)?,
+        traffic().serve(&second.netns, second.ip(Family::V4), PORT)?,
+    ];
+    for family in FAMILIES {
+        ping(&client.netns, first.ip(family))?;
+        for transport in [Transport::Udp, Transport::Tcp] {
+            let answer = traffic().dns(&client.netns, KUBE_DNS.vip(family), NAME, transport)?;
+            assert_eq!(answer, REMOTE.vip(Family::V4));
+        }
+    }
+    let vip = REMOTE.vip(Family::V4);
+    let backend = || Ok::<_, anyhow::Error>(traffic().tcp(&client.netns, vip, 80, TCP_BYTES)?.server.ip());
+    assert_eq!(backend()?, first.ip(Family::V4));
+    objects(second).write(&node.manifests())?;
+    node.wait_for(&format!("backend {}:{PORT} added", second.ip(Family::V4)))?;
+    assert_eq!(backend()?, second.ip(Family::V4));
+
+    // The pipe answers: tables, and drops, of which there is none that should not be.
+    assert!(node.ask(&["show", "services"])?.contains(&vip.to_string()));
+    let counters = node.ask(&["show", "counters", "-o", "json"])?;
+    assert!(counters.contains("underlay"), "{counters}");
+    let traced = node.ask(&["trace", &format!("tcp {}:4000 > {vip}:80", client.address)])?;
+    assert!(traced.contains(&second.ip(Family::V4).to_string()), "{traced}");
+    node.stop()?;
+    linux_node.stop()
 }

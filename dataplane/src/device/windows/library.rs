@@ -137,12 +137,25 @@ fn expect_signature(file: &File, path: &Path) -> Result<(), Distrust> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
     fn a_hash_is_as_fips_180_gives_it() {
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256(b"abc").unwrap(), expected);
+    }
+
+    /// The crate wintun brings the release with it, and .ci/windows names it.
+    #[test]
+    fn the_pinned_release_has_the_pinned_hash() {
+        let Some(path) = env::var_os("WINDLASS_WINTUN_RELEASE") else {
+            // Past libtest, which captures what the print macros write.
+            let _ = io::stderr().write_all(b"SKIPPED: WINDLASS_WINTUN_RELEASE names no wintun.dll\n");
+            return;
+        };
+        expect_hash(&mut File::open(path).unwrap()).unwrap();
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{elevation, library, link, tables};
+use super::{elevation, library, link, processes, tables};
 use crate::device::host::Family;
 use crate::device::survey::{Seen, Survey, SurveyedLink, SurveyedRoute};
 
@@ -12,7 +12,8 @@ pub fn survey(_tcp_ports: &[u16]) -> Survey {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Survey {
         net_admin: elevation::is_elevated().map_err(|error| error.to_string()),
-        tun: library::check().map(|()| true),
+        tun: linux_only(),
+        wintun: Some(library::check()),
         nft: linux_only(),
         ruleset: linux_only(),
         iptables_rules: linux_only(),
@@ -21,7 +22,7 @@ pub fn survey(_tcp_ports: &[u16]) -> Survey {
         addresses: link::local_addresses().map_err(|error| error.to_string()),
         default_routes: default_routes(),
         routes: routes(),
-        processes: Err("processes are not looked at on Windows".to_owned()),
+        processes: processes::processes().map_err(|error| format!("listing processes: {error}")),
         tcp_holders: Err("who listens is not looked at on Windows".to_owned()),
         sysctls: Default::default(),
         subnet_env: linux_only(),
