@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use ipnet::IpNet;
 use windlass_bench::{compare, measure, serve};
+use windlass_dataplane::device::PodTuning;
 
 /// Measures Windlass beside the kernel's vxlan device, in network namespaces.
 #[derive(Debug, Parser)]
@@ -23,6 +25,11 @@ enum Action {
     Serve {
         /// The address and port to bind
         address: SocketAddr,
+    },
+    /// Let the host-side veths of this namespace's pods aggregate, as `windlass run --tune-pods` does
+    TunePods {
+        /// Where the pods' addresses are
+        pod_cidr: IpNet,
     },
     /// Make one measure's traffic toward a `serve`, and print its figures as JSON
     Measure(measure::MeasureArgs),
@@ -42,6 +49,10 @@ fn run(action: Action) -> Result<()> {
     match action {
         Action::Compare(args) => compare::run(&args),
         Action::Serve { address } => serve::serve(address),
+        Action::TunePods { pod_cidr } => {
+            PodTuning::begin(vec![pod_cidr], None)?.keep();
+            Ok(())
+        }
         Action::Measure(args) => measure::run(&args),
     }
 }

@@ -6,17 +6,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use windlass_tests::netns::{missing_ability, sweep_dead_runs};
+use windlass_tests::netns::{missing_ability, on_path, sweep_dead_runs};
 use windlass_tests::topology::Topology;
 
-use crate::contestants::{BASE, CONTESTANTS, Contestant, windlass_help};
+use crate::contestants::{self, BASE, CONTESTANTS, Contestant, UNSCRAPED, windlass_help};
 use crate::interrupt;
 use crate::machine::Machine;
-use crate::measure::{Figures, MEASURES, Measure, Span};
+use crate::measure::{self, Figures, Kind, MEASURES, Measure, Span};
 use crate::programming::{self, Programming};
 use crate::report::{Report, Row, Settings, html, json, table};
 use crate::stand::Stand;
+use crate::sweep::Sweep;
 use crate::veth;
+
+/// After the set-up, no round begins that would not end within this.
+const QUICK_BUDGET: Duration = Duration::from_secs(115);
 
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
@@ -27,9 +31,15 @@ pub struct CompareArgs {
     /// How long each measure counts
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,
-    /// Two minutes: three rounds of short measures, and fewer contestants
+    /// Two minutes: as many rounds of short measures as they hold, three at most, and fewer contestants and measures
     #[arg(long)]
     quick: bool,
+    /// Vary one thing, with few contestants and measures that fit it
+    #[arg(long, value_enum, conflicts_with = "measures")]
+    sweep: Option<Sweep>,
+    /// Windlass in all combinations of lane, tuning, workers and services, in place of the usual contestants
+    #[arg(long, conflicts_with_all = ["quick", "smoke", "sweep", "only"])]
+    matrix: bool,
     /// One round of 200 ms with the kernel and Windlass, to see that it works
     #[arg(long, conflicts_with = "quick")]
     smoke: bool,
@@ -64,6 +74,13 @@ struct Plan {
     rounds: usize,
     span: Span,
     tunnel_segmentation: bool,
+    sweep: Option<Sweep>,
+    /// Whether it is measured how long services take to program.
+    programming: bool,
+    /// When no further round begins.
+    budget: Option<Duration>,
+    /// What is left out, and why.
+    left_out: Vec<String>,
 }
 
 /// Measures side by side, prints the table and writes the reports.
@@ -99,28 +116,20 @@ impl Plan {
             (_, true) => (3, 200, 50),
             _ => (args.rounds.max(1), args.duration_ms, 200),
         };
-        let wanted = |contestant: &Contestant| match (args.only.is_empty(), args.smoke) {
-            (false, _) => contestant.key == BASE || args.only.iter().any(|key| key == contestant.key),
-            (_, true) => [BASE, "windlass-1w"].contains(&contestant.key),
-            _ => contestant.quick || !args.quick,
-        };
-        let given = args.windlass.iter().map(|given| Contestant::given(given)).collect::<Result<Vec<_>>>()?;
-        check_keys(&args.only, CONTESTANTS.iter().map(|contestant| contestant.key))?;
-        check_keys(&args.measures, MEASURES.iter().map(|measure| measure.key))?;
+        let (measures, left_out) = measures(args)?;
         Ok(Self {
-            contestants: CONTESTANTS.into_iter().filter(wanted).chain(given).collect(),
-            measures: MEASURES
-                .into_iter()
-                .filter(|measure| {
-                    args.measures.is_empty() || args.measures.iter().any(|key| key == measure.key)
-                })
-                .collect(),
+            contestants: contestants(args)?,
+            measures,
             rounds,
             span: Span {
                 warm_up: Duration::from_millis(warm_up_ms),
                 duration: Duration::from_millis(duration_ms),
             },
             tunnel_segmentation: !args.no_tunnel_gso,
+            sweep: args.sweep,
+            programming: !args.smoke && args.sweep.is_none(),
+            budget: args.quick.then_some(QUICK_BUDGET),
+            left_out,
         })
     }
 
@@ -137,6 +146,7 @@ impl Plan {
     fn carry_out(&self) -> Result<Report> {
         let machine = Machine::read();
         let mut rows = self.rows()?;
+        let begun = Instant::now();
         let mut topologies = Vec::new();
         for row in rows.iter().filter(|row| row.skipped.is_none()) {
             interrupt::check()?;
@@ -147,33 +157,35 @@ impl Plan {
             interrupt::check()?;
             match self.stand(*contestant, topology, &mut rows) {
                 Ok(stand) => stands.push(stand),
-                Err(error) if contestant.key == BASE || interrupt::interrupted() => return Err(error),
+                Err(error) if contestant.key == base(self.sweep) || interrupt::interrupted() => {
+                    return Err(error);
+                }
                 Err(error) => skip(&mut rows, contestant, &format!("cannot be set up: {error:#}")),
             }
         }
         let mut programming: Vec<_> =
             stands.iter().filter_map(|stand| stand.programming().cloned()).collect();
         programming.extend(self.program_windlass()?);
-        let measured = self.measure(&stands, &mut rows);
+        let measured = self.measure(begun, &stands, &mut rows);
         for stand in stands {
             stand.end();
         }
-        measured?;
-        let report = Report::new(machine, self.settings(), self.measures.clone(), rows);
-        Ok(Report { programming, ..report })
+        let settings = Settings { rounds: measured?, ..self.settings() };
+        let report = Report::new(machine, settings, base(self.sweep), self.measures.clone(), rows);
+        Ok(Report { programming, left_out: self.left_out.clone(), ..report })
     }
 
-    /// On a topology of its own, which goes before the first round; nothing in the smallest form.
-    fn program_windlass(&self) -> Result<Option<Programming>> {
-        if self.contestants.len() <= 2 {
-            return Ok(None);
+    /// On a topology of its own, which goes before the first round; nothing in the smallest form and in sweeps.
+    fn program_windlass(&self) -> Result<Vec<Programming>> {
+        if !self.programming {
+            return Ok(Vec::new());
         }
         interrupt::check()?;
         match programming::windlass(&Topology::pair()?) {
-            Ok(programming) => Ok(Some(programming)),
+            Ok(programming) => Ok(programming),
             Err(error) => {
                 eprintln!("FAILED: programming services: {error:#}");
-                Ok(None)
+                Ok(Vec::new())
             }
         }
     }
@@ -208,13 +220,15 @@ impl Plan {
         Ok(stand)
     }
 
-    /// Round by round, measure by measure, and then the contestants, each round beginning with another.
-    fn measure(&self, stands: &[Stand<'_>], rows: &mut [Row]) -> Result<()> {
+    /// Round by round, measure by measure, and then the contestants, each round beginning with another. Gives how many
+    /// rounds were made.
+    fn measure(&self, begun: Instant, stands: &[Stand<'_>], rows: &mut [Row]) -> Result<usize> {
         for round in 0..self.rounds {
+            let round_begun = Instant::now();
             for measure in &self.measures {
                 let begun = Instant::now();
                 let (late, early) = stands.split_at(round % stands.len().max(1));
-                for stand in early.iter().chain(late) {
+                for stand in early.iter().chain(late).filter(|stand| stand.takes(measure)) {
                     interrupt::check()?;
                     let taken = stand.take(measure, self.span);
                     interrupt::check()?;
@@ -223,8 +237,12 @@ impl Plan {
                 let took = begun.elapsed().as_secs_f64();
                 eprintln!("round {} of {}: {} ({took:.1} s)", round + 1, self.rounds, measure.title);
             }
+            if self.budget.is_some_and(|budget| begun.elapsed() + round_begun.elapsed() > budget) {
+                eprintln!("{} rounds fit the time; more would not", round + 1);
+                return Ok(round + 1);
+            }
         }
-        Ok(())
+        Ok(self.rounds)
     }
 
     fn settings(&self) -> Settings {
@@ -234,8 +252,54 @@ impl Plan {
             duration_ms: self.span.duration.as_millis(),
             warm_up_ms: self.span.warm_up.as_millis(),
             tunnel_segmentation: self.tunnel_segmentation,
+            sweep: self.sweep,
         }
     }
+}
+
+fn base(sweep: Option<Sweep>) -> &'static str {
+    sweep.map_or(BASE, Sweep::base)
+}
+
+/// Those asked for, or those of the sweep, or those of the form; the base is always there.
+fn contestants(args: &CompareArgs) -> Result<Vec<Contestant>> {
+    check_keys(&args.only, contestants::all().map(|contestant| contestant.key))?;
+    let mut chosen: Vec<Contestant> = contestants::all()
+        .filter(|contestant| match (args.only.is_empty(), args.sweep) {
+            _ if contestant.key == base(args.sweep) => true,
+            (false, _) => args.only.iter().any(|key| key == contestant.key),
+            (true, Some(sweep)) => sweep.contestants().contains(&contestant.key),
+            (true, None) if args.matrix => false,
+            (true, None) if args.smoke => contestant.key == UNSCRAPED,
+            (true, None) if args.quick => contestant.quick,
+            (true, None) => CONTESTANTS.iter().any(|usual| usual.key == contestant.key),
+        })
+        .collect();
+    if args.matrix {
+        chosen.extend(contestants::matrix());
+    }
+    for given in &args.windlass {
+        chosen.push(Contestant::given(given)?);
+    }
+    Ok(chosen)
+}
+
+/// Those asked for, or those of the sweep, or those of the form, and what of them cannot be taken here.
+fn measures(args: &CompareArgs) -> Result<(Vec<Measure>, Vec<String>)> {
+    check_keys(&args.measures, measure::all().map(|measure| measure.key))?;
+    let asked = |measure: &Measure| args.measures.iter().any(|key| key == measure.key);
+    let chosen: Vec<Measure> = match args.sweep {
+        Some(sweep) => sweep.measures(),
+        None if !args.measures.is_empty() => measure::all().filter(asked).collect(),
+        None => MEASURES.into_iter().filter(|it| it.quick || !(args.quick || args.smoke)).collect(),
+    };
+    if on_path("iperf3") {
+        return Ok((chosen, Vec::new()));
+    }
+    let (possible, impossible): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|measure| !matches!(measure.kind, Kind::CrossCheck));
+    let left_out = impossible.iter().map(|measure| format!("{}: iperf3 is not installed", measure.title));
+    Ok((possible, left_out.collect()))
 }
 
 fn record(

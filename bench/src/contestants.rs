@@ -5,8 +5,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use windlass_tests::binary;
-use windlass_tests::netns::on_path;
 use windlass_tests::process::run;
+use windlass_tests::topology::Family;
+
+use crate::ovs;
 
 /// What carries the overlay between the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,6 +47,12 @@ pub struct Contestant {
     pub target: Target,
     /// Whether the pods' host-side veths aggregate (GRO on).
     pub veth_gro: bool,
+    /// Whether client and server, and so the underlay too, speak IPv6.
+    pub ipv6: bool,
+    /// Whether the client's node is beset by hostile scrapers of its metrics while it is measured.
+    pub scraped: bool,
+    /// Whether the client's node knows the [`peers`](crate::peers) too.
+    pub peers: bool,
     /// Whether `--quick` measures it too.
     pub quick: bool,
 }
@@ -56,17 +64,20 @@ pub const BASE: &str = "kernel";
 pub const MANY_SERVICES: usize = 10_000;
 
 /// All contestants, the base first.
-pub const CONTESTANTS: [Contestant; 20] = [
+pub const CONTESTANTS: [Contestant; 27] = [
     on_kernel(BASE, "kernel vxlan").in_quick(),
     on_kernel("kernel-gro", "kernel vxlan, veth GRO on").with_veth_gro().in_quick(),
     on_kernel("kernel-nft-1", "kernel vxlan + nftables, VIP, 1 service").via_vip(1).in_quick(),
     on_kernel("kernel-nft-10k", "kernel vxlan + nftables, VIP, 10,000 services").via_vip(MANY_SERVICES),
     on_ovs("ovs-afpacket", "OVS userspace, AF_PACKET", "system"),
-    on_ovs("ovs-afxdp", "OVS userspace, AF_XDP", "afxdp"),
+    on_ovs("ovs-afxdp", "OVS userspace, AF_XDP", POLLED_PORT),
     on_windlass("windlass-1w", "Windlass, 1 worker", &[]).in_quick(),
-    on_windlass("windlass-2w", "Windlass, 2 workers", &["--workers", "2"]).in_quick(),
-    on_windlass("windlass-gro", "Windlass, 1 worker, veth GRO on", &[]).with_veth_gro().in_quick(),
+    on_windlass("windlass-2w", "Windlass, 2 workers", &["--workers", "2"]),
+    on_windlass("windlass-gro", "Windlass, 1 worker, veth GRO on", &[]).with_veth_gro(),
     on_windlass("windlass-gro-2w", "Windlass, 2 workers, veth GRO on", &["--workers", "2"]).with_veth_gro(),
+    on_windlass("windlass-tuned", "Windlass, 1 worker, tuned pods", &["--tune-pods"]).in_quick(),
+    on_windlass("windlass-tuned-2w", "Windlass, 2 workers, tuned pods", &["--workers", "2", "--tune-pods"]),
+    on_windlass("windlass-pinned-2w", "Windlass, 2 workers, pinned", &["--workers", "2", "--pin", "auto"]),
     on_windlass("windlass-vip-1", "Windlass, 1 worker, VIP, 1 service", &[]).via_vip(1).in_quick(),
     on_windlass("windlass-vip-10k", "Windlass, 1 worker, VIP, 10,000 services", &[])
         .via_vip(MANY_SERVICES)
@@ -74,26 +85,95 @@ pub const CONTESTANTS: [Contestant; 20] = [
     on_windlass("windlass-vip-10k-2w", "Windlass, 2 workers, VIP, 10,000 services", &["--workers", "2"])
         .via_vip(MANY_SERVICES),
     on_windlass("windlass-no-offload", "Windlass, 1 worker, no offloads", NO_OFFLOADS),
-    on_windlass("windlass-no-gso", "Windlass, 1 worker, no UDP GSO/GRO", &["--no-gso", "--no-gro"]),
+    on_windlass("windlass-no-gso", "Windlass, 1 worker, no UDP GSO/GRO", NO_UDP_GSO),
     on_windlass("windlass-udp-lane", "Windlass, 1 worker, UDP lane only", &["--tunnel-gso", "off"]),
     on_windlass("windlass-tunnel-gso", "Windlass, 1 worker, tunnel-GSO lane", &["--tunnel-gso", "on"]),
     on_windlass("windlass-interrupt", "Windlass, 1 worker, poll interrupt", &["--poll", "interrupt"]),
     on_windlass("windlass-busy", "Windlass, 1 worker, poll busy", &["--poll", "busy"]),
-    Contestant {
-        carrier: Carrier::WindlassToKernel(&[]),
-        ..on_kernel("windlass-to-kernel", "Windlass, 1 worker, to a kernel vxlan node")
-    },
+    to_kernel("windlass-to-kernel", "Windlass, 1 worker, to a kernel vxlan node"),
+    on_kernel("kernel-v6", "kernel vxlan, IPv6").over_ipv6(),
+    on_windlass("windlass-v6", "Windlass, 1 worker, IPv6", &[]).over_ipv6(),
+    on_windlass("windlass-v6-vip-1", "Windlass, 1 worker, IPv6, VIP, 1 service", &[]).via_vip(1).over_ipv6(),
+    on_windlass(SCRAPED, "Windlass, 1 worker, hostile scrapers", &[]).scraped(),
 ];
 
-const NO_OFFLOADS: &[&str] = &["--no-tun-offload", "--no-gso", "--no-gro"];
+/// The contestant beside which [`SCRAPED`] is.
+pub const UNSCRAPED: &str = "windlass-1w";
+/// Windlass while its metrics are scraped by hostile clients.
+pub const SCRAPED: &str = "windlass-scraped";
+
+/// Further ones, for sweeps and by name.
+pub const SWEPT: [Contestant; 8] = [
+    on_kernel("kernel-nft-10", "kernel vxlan + nftables, VIP, 10 services").via_vip(10),
+    on_kernel("kernel-nft-1k", "kernel vxlan + nftables, VIP, 1,000 services").via_vip(1000),
+    on_kernel("kernel-nft-100k", "kernel vxlan + nftables, VIP, 100,000 services").via_vip(100_000),
+    on_windlass("windlass-vip-10", "Windlass, 1 worker, VIP, 10 services", &[]).via_vip(10),
+    on_windlass("windlass-vip-1k", "Windlass, 1 worker, VIP, 1,000 services", &[]).via_vip(1000),
+    on_windlass("windlass-vip-100k", "Windlass, 1 worker, VIP, 100,000 services", &[]).via_vip(100_000),
+    on_kernel("kernel-peers", "kernel vxlan, 1,000 peers").with_peers(),
+    to_kernel("windlass-peers", "Windlass, 1 worker, 1,000 peers").with_peers(),
+];
+
+/// Every contestant that has a name.
+pub fn all() -> impl Iterator<Item = Contestant> {
+    CONTESTANTS.into_iter().chain(SWEPT)
+}
+
+/// Windlass with each lane, tuned and not, with 1 and 2 workers, to a pod, a VIP, and a VIP among many. What they take
+/// of memory stays taken, once per run.
+#[must_use]
+pub fn matrix() -> Vec<Contestant> {
+    let lanes: [(&str, &[&str]); 3] =
+        [("none", NO_OFFLOADS), ("udp", &["--tunnel-gso", "off"]), ("tunnel", &["--tunnel-gso", "on"])];
+    let mut contestants = Vec::new();
+    for (lane, lane_flags) in lanes {
+        for tuned in [false, true] {
+            for workers in ["1", "2"] {
+                for target in [Target::Pod, Target::Vip(1), Target::Vip(MANY_SERVICES)] {
+                    let mut flags = [lane_flags, &["--workers", workers]].concat();
+                    flags.extend(tuned.then_some("--tune-pods"));
+                    let (short, long) = match target {
+                        Target::Pod => (String::new(), String::new()),
+                        Target::Vip(count) => (format!("-vip-{count}"), format!(", VIP, services: {count}")),
+                    };
+                    let (tuned, also) = if tuned { ("-tuned", ", tuned pods") } else { ("", "") };
+                    let key = format!("windlass-{lane}{tuned}-{workers}w{short}");
+                    let title = format!("Windlass, lane {lane}{also}, workers: {workers}{long}");
+                    let made = on_windlass(key.leak(), title.leak(), flags.leak());
+                    contestants.push(Contestant { target, ..made });
+                }
+            }
+        }
+    }
+    contestants
+}
+
+/// The type of port that Open vSwitch polls without rest.
+const POLLED_PORT: &str = "afxdp";
+const NO_UDP_GSO: &[&str] = &["--no-gso", "--no-gro", "--tunnel-gso", "off"];
+const NO_OFFLOADS: &[&str] = &["--no-tun-offload", "--no-gso", "--no-gro", "--tunnel-gso", "off"];
 
 const fn on_kernel(key: &'static str, title: &'static str) -> Contestant {
     let (carrier, target) = (Carrier::Kernel, Target::Pod);
-    Contestant { key, title, carrier, target, veth_gro: false, quick: false }
+    Contestant {
+        key,
+        title,
+        carrier,
+        target,
+        veth_gro: false,
+        ipv6: false,
+        scraped: false,
+        peers: false,
+        quick: false,
+    }
 }
 
 const fn on_windlass(key: &'static str, title: &'static str, flags: &'static [&'static str]) -> Contestant {
     Contestant { carrier: Carrier::Windlass(flags), ..on_kernel(key, title) }
+}
+
+const fn to_kernel(key: &'static str, title: &'static str) -> Contestant {
+    Contestant { carrier: Carrier::WindlassToKernel(&[]), ..on_kernel(key, title) }
 }
 
 const fn on_ovs(key: &'static str, title: &'static str, port_type: &'static str) -> Contestant {
@@ -123,9 +203,30 @@ impl Contestant {
         self
     }
 
+    const fn over_ipv6(mut self) -> Self {
+        self.ipv6 = true;
+        self
+    }
+
+    const fn scraped(mut self) -> Self {
+        self.scraped = true;
+        self
+    }
+
+    const fn with_peers(mut self) -> Self {
+        self.peers = true;
+        self
+    }
+
     const fn via_vip(mut self, services: usize) -> Self {
         self.target = Target::Vip(services);
         self
+    }
+
+    /// The family that client and server speak.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        if self.ipv6 { Family::V6 } else { Family::V4 }
     }
 
     /// The flags of its `windlass run`, none where there is no such.
@@ -140,7 +241,7 @@ impl Contestant {
     /// Whether it keeps a core busy while nothing is measured, so that it has to be stopped meanwhile.
     #[must_use]
     pub fn never_rests(&self) -> bool {
-        self.flags().contains(&"busy")
+        self.flags().contains(&"busy") || self.carrier == Carrier::Ovs(POLLED_PORT)
     }
 
     /// How it is set up, in words.
@@ -155,26 +256,30 @@ impl Contestant {
                     flags.join(" ")
                 )
             }
-            Carrier::Ovs(port) => format!("ovs-vswitchd with the netdev datapath and ports of type {port}"),
+            Carrier::Ovs(port) => format!(
+                "ovs-vswitchd, datapath_type=netdev, ports of type {port} (afxdp is polled, each node on a core of its \
+                 own, the default being core 0 for both), VXLAN tunnel, routing by OpenFlow; pods' TX offloads off"
+            ),
         };
         let target = match self.target {
             Target::Pod => "to the pod's address".to_owned(),
             Target::Vip(services) => format!("to a VIP among {services} services"),
         };
-        let veth = if self.veth_gro { ", veth GRO on" } else { "" };
-        format!("{carrier}; {target}{veth}")
+        let further = [
+            (self.veth_gro, ", veth GRO on"),
+            (self.ipv6, ", IPv6 over IPv6"),
+            (self.scraped, ", metrics of the client's node scraped by hostile clients"),
+            (self.peers, ", 1,000 further nodes known"),
+        ];
+        let further: String = further.into_iter().filter(|(so, _)| *so).map(|(_, text)| text).collect();
+        format!("{carrier}; {target}{further}")
     }
 
     /// Why it cannot be measured here, if it cannot; `help` is what `windlass run --help` says.
     #[must_use]
     pub fn missing(&self, help: &str) -> Option<String> {
         if matches!(self.carrier, Carrier::Ovs(_)) {
-            let why = if on_path("ovs-vswitchd") {
-                "this version does not set Open vSwitch up"
-            } else {
-                "openvswitch-switch is not installed"
-            };
-            return Some(why.to_owned());
+            return ovs::missing();
         }
         let flag = self.flags().iter().find(|word| word.starts_with("--") && !offers(help, word))?;
         Some(format!("this windlass has no {flag}"))
@@ -198,12 +303,13 @@ pub fn windlass_help() -> Result<String> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{BASE, CONTESTANTS, offers};
+    use super::{BASE, CONTESTANTS, all, matrix, offers};
 
     #[test]
     fn keys_are_unique_and_the_base_is_first() {
-        let keys: BTreeSet<&str> = CONTESTANTS.iter().map(|contestant| contestant.key).collect();
-        assert_eq!(keys.len(), CONTESTANTS.len());
+        let every = || all().chain(matrix()).map(|contestant| contestant.key);
+        let keys: BTreeSet<&str> = every().collect();
+        assert_eq!(keys.len(), every().count());
         assert_eq!(CONTESTANTS[0].key, BASE);
     }
 

@@ -12,6 +12,8 @@ use windlass_tests::topology::CLUSTER_CIDR;
 
 use crate::services::{Filler, MEASURED, PORT, fillers};
 
+const TABLE: &str = "ip kube-proxy";
+
 /// The rules of the measured service with that backend, and of fillers, `services` in all, for `nft -f -`.
 #[must_use]
 pub fn rules(services: usize, backend: Ipv4Addr) -> String {
@@ -29,6 +31,18 @@ pub fn rules(services: usize, backend: Ipv4Addr) -> String {
 #[must_use]
 pub fn filler_rules(filler: &Filler) -> String {
     service_port(&filler.name, "tcp", filler.vip, filler.endpoint)
+}
+
+/// The rules that give a loaded filler another endpoint.
+#[must_use]
+pub fn changed_endpoint(before: &Filler, after: &Filler) -> String {
+    let (service, old) = chains(&before.name, "tcp", before.endpoint);
+    let (_, new) = chains(&after.name, "tcp", after.endpoint);
+    let flushed = format!("flush chain {TABLE} {service}\n");
+    flushed
+        + &endpoint_chain(&new, "tcp", after.endpoint)
+        + &service_rules(&service, &new, "tcp", after.vip)
+        + &format!("flush chain {TABLE} {old}\ndelete chain {TABLE} {old}\n")
 }
 
 /// Loads rules in one transaction.
@@ -75,27 +89,46 @@ table ip kube-proxy {{
 }
 
 fn service_port(name: &str, protocol: &str, vip: Ipv4Addr, endpoint: Ipv4Addr) -> String {
-    let table = "ip kube-proxy";
-    let service = format!("service-default/{name}/{protocol}");
-    let target = format!("endpoint-default/{name}/{protocol}/{endpoint}");
-    // nft takes these characters in a quoted name only where it is a string, so they are replaced as in a hash.
-    let (service, target) = (service.replace('/', "_"), target.replace(['/', '.'], "_"));
+    let (service, target) = chains(name, protocol, endpoint);
     let port = MEASURED.port;
-    let mut rules = String::new();
+    let mut rules = endpoint_chain(&target, protocol, endpoint);
     // Writing to a String cannot fail.
+    let _ = writeln!(rules, "add chain {TABLE} {service}");
+    rules += &service_rules(&service, &target, protocol, vip);
     let _ = write!(
         rules,
-        "add chain {table} {target}
-add rule {table} {target} ip saddr {endpoint} jump mark-for-masquerade
-add rule {table} {target} meta l4proto {protocol} dnat to {endpoint}:{PORT}
-add chain {table} {service}
-add rule {table} {service} ip daddr {vip} {protocol} dport {port} ip saddr != {CLUSTER_CIDR} jump mark-for-masquerade
-add rule {table} {service} numgen random mod 1 vmap {{ 0 : goto {target} }}
-add element {table} cluster-ips {{ {vip} }}
-add element {table} service-ips {{ {vip} . {protocol} . {port} : goto {service} }}
+        "add element {TABLE} cluster-ips {{ {vip} }}
+add element {TABLE} service-ips {{ {vip} . {protocol} . {port} : goto {service} }}
 "
     );
     rules
+}
+
+/// Names of the chains of a service port and of its endpoint.
+fn chains(name: &str, protocol: &str, endpoint: Ipv4Addr) -> (String, String) {
+    let service = format!("service-default/{name}/{protocol}");
+    let target = format!("endpoint-default/{name}/{protocol}/{endpoint}");
+    // nft takes these characters in a quoted name only where it is a string, so they are replaced as in a hash.
+    (service.replace('/', "_"), target.replace(['/', '.'], "_"))
+}
+
+fn endpoint_chain(target: &str, protocol: &str, endpoint: Ipv4Addr) -> String {
+    format!(
+        "add chain {TABLE} {target}
+add rule {TABLE} {target} ip saddr {endpoint} jump mark-for-masquerade
+add rule {TABLE} {target} meta l4proto {protocol} dnat to {endpoint}:{PORT}
+"
+    )
+}
+
+fn service_rules(service: &str, target: &str, protocol: &str, vip: Ipv4Addr) -> String {
+    let (from_outside, port) =
+        (format!("ip saddr != {CLUSTER_CIDR} jump mark-for-masquerade"), MEASURED.port);
+    format!(
+        "add rule {TABLE} {service} ip daddr {vip} {protocol} dport {port} {from_outside}
+add rule {TABLE} {service} numgen random mod 1 vmap {{ 0 : goto {target} }}
+"
+    )
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Measurements of Windlass.
 //!
-//! `benches/engine.rs` measures the packet path in memory. The program `windlass-bench` measures whole nodes:
+//! `benches/engine.rs` measures the packet path in memory ([`engine`]). The program `windlass-bench` measures whole nodes:
 //! [`compare`] stands every [`contestants`] entry up in network namespaces of its own, then goes through the
 //! rounds, and within a round through the [`measure`]s, and within a measure through the contestants, so that
 //! what the machine does meanwhile meets them all alike. The traffic is made by this same program inside the
@@ -12,14 +12,19 @@
 pub mod compare;
 pub mod contestants;
 pub mod cpu;
+pub mod cycles;
+pub mod engine;
 pub mod interrupt;
 pub mod kube_proxy;
 pub mod machine;
 pub mod measure;
+pub mod ovs;
+pub mod peers;
 pub mod programming;
 pub mod report;
 pub mod serve;
 pub mod services;
 pub mod stand;
 pub mod stats;
+pub mod sweep;
 pub mod veth;

@@ -1,6 +1,10 @@
 //! What is measured: each [`Measure`] is one run of traffic from a client pod to a server, and gives figures.
 
+mod catalogue;
 pub mod connect;
+pub mod cross_check;
+pub mod loss_free;
+pub mod raw;
 pub mod rr;
 pub mod tcp;
 pub mod udp;
@@ -15,6 +19,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cpu;
+
+pub use catalogue::{FLOWS, LOSS_FREE, MEASURES, Measure, PACKET_SIZES, PEERS, all};
 
 /// Which way a figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,6 +59,12 @@ pub enum Kind {
     },
     /// A flood of datagrams.
     Udp(udp::Flood),
+    /// A flood over so many flows that each has no socket of its own.
+    Raw(raw::Spread),
+    /// The highest rate of datagrams with so many payload bytes at which no more are lost than the goal allows.
+    LossFree(&'static [usize]),
+    /// Bulk TCP by iperf3 and then by our own tool.
+    CrossCheck,
     /// One request after the other.
     RoundTrip(rr::Transport),
     /// UDP requests at a fixed rate beside one bulk TCP stream.
@@ -62,149 +74,6 @@ pub enum Kind {
         /// Number of clients.
         clients: usize,
     },
-}
-
-/// One kind of traffic and the figures that it gives.
-#[derive(Clone, Copy, Debug)]
-pub struct Measure {
-    /// Its name on the command line and in the JSON.
-    pub key: &'static str,
-    /// What it is, for people.
-    pub title: &'static str,
-    /// What it is, for the head of a column.
-    pub short: &'static str,
-    /// The traffic.
-    pub kind: Kind,
-    /// The numbers it gives.
-    pub figures: &'static [Figure],
-}
-
-/// All measures, in the order in which a round takes them.
-pub const MEASURES: [Measure; 11] = [
-    Measure {
-        key: "tcp-1",
-        title: "TCP, 1 stream",
-        short: "TCP 1",
-        kind: Kind::Tcp { streams: 1, reverse: false },
-        figures: BULK,
-    },
-    Measure {
-        key: "tcp-4",
-        title: "TCP, 4 streams",
-        short: "TCP 4",
-        kind: Kind::Tcp { streams: 4, reverse: false },
-        figures: BULK,
-    },
-    Measure {
-        key: "tcp-reverse",
-        title: "TCP, 1 stream, reverse",
-        short: "TCP reverse",
-        kind: Kind::Tcp { streams: 1, reverse: true },
-        figures: BULK,
-    },
-    Measure {
-        key: "udp-small-1",
-        title: "UDP 18 B, 1 flow, sendmmsg",
-        short: "18 B, 1 flow",
-        kind: Kind::Udp(udp::Flood { flows: 1, size: 18, sender: udp::Sender::Mmsg }),
-        figures: PACKETS,
-    },
-    Measure {
-        key: "udp-small-64",
-        title: "UDP 18 B, 64 flows, sendmmsg",
-        short: "18 B, 64 flows",
-        kind: Kind::Udp(udp::Flood { flows: 64, size: 18, sender: udp::Sender::Mmsg }),
-        figures: PACKETS,
-    },
-    Measure {
-        key: "udp-small-gso",
-        title: "UDP 18 B, 1 flow, UDP_SEGMENT",
-        short: "18 B, UDP_SEGMENT",
-        kind: Kind::Udp(udp::Flood { flows: 1, size: 18, sender: udp::Sender::Segment }),
-        figures: PACKETS,
-    },
-    Measure {
-        key: "udp-1400",
-        title: "UDP 1,400 B, 1 flow, sendmmsg",
-        short: "1,400 B",
-        kind: Kind::Udp(udp::Flood { flows: 1, size: 1400, sender: udp::Sender::Mmsg }),
-        figures: GOODPUT,
-    },
-    Measure {
-        key: "tcp-rr",
-        title: "TCP request-response",
-        short: "TCP RR",
-        kind: Kind::RoundTrip(rr::Transport::Tcp),
-        figures: LATENCY,
-    },
-    Measure {
-        key: "udp-rr",
-        title: "UDP request-response",
-        short: "UDP RR",
-        kind: Kind::RoundTrip(rr::Transport::Udp),
-        figures: LATENCY,
-    },
-    Measure {
-        key: "udp-rr-loaded",
-        title: "UDP 1,000 requests/s beside a TCP stream",
-        short: "UDP RR loaded",
-        kind: Kind::LoadedRoundTrip,
-        figures: LATENCY,
-    },
-    Measure {
-        key: "connect-16",
-        title: "New TCP connections, 16 clients",
-        short: "New TCP",
-        kind: Kind::Connect { clients: 16 },
-        figures: CONNECTIONS,
-    },
-];
-
-const BUSY: Figure = higher("busy_cores", "busy cores", "cores").lower().hidden();
-const BULK: &[Figure] = &[
-    higher("gbit", "throughput", "Gbit/s"),
-    higher("gbit_per_core", "per busy core", "Gbit/s/core").hidden(),
-    BUSY,
-];
-const PACKETS: &[Figure] = &[
-    higher("kpps", "received", "k packets/s"),
-    higher("kpps_per_core", "per busy core", "k packets/s/core").hidden(),
-    higher("loss", "loss", "%").lower().hidden(),
-    BUSY,
-];
-const GOODPUT: &[Figure] = &[
-    higher("gbit", "goodput", "Gbit/s"),
-    higher("loss", "loss", "%").lower(),
-    higher("gbit_per_core", "per busy core", "Gbit/s/core").hidden(),
-    BUSY,
-];
-const LATENCY: &[Figure] = &[
-    higher("p50_us", "p50", "us").lower(),
-    higher("p99_us", "p99", "us").lower(),
-    higher("p999_us", "p99.9", "us").lower().hidden(),
-    higher("lost", "unanswered", "%").lower().hidden(),
-    BUSY,
-];
-const CONNECTIONS: &[Figure] = &[
-    higher("per_s", "connections", "1/s"),
-    higher("per_s_per_core", "per busy core", "1/s/core").hidden(),
-    BUSY,
-];
-
-const fn higher(key: &'static str, title: &'static str, unit: &'static str) -> Figure {
-    Figure { key, title, unit, better: Better::Higher, headline: true }
-}
-
-impl Figure {
-    const fn lower(mut self) -> Self {
-        self.better = Better::Lower;
-        self
-    }
-
-    const fn hidden(mut self) -> Self {
-        self.headline = false;
-        self
-    }
 }
 
 /// A measure's figures by their keys.
@@ -247,7 +116,7 @@ pub struct MeasureArgs {
 /// # Errors
 /// When there is no such measure or the traffic fails.
 pub fn run(args: &MeasureArgs) -> Result<()> {
-    let measure = MEASURES.iter().find(|measure| measure.key == args.key);
+    let measure = all().find(|measure| measure.key == args.key);
     let measure = measure.with_context(|| format!("no measure {:?}", args.key))?;
     let span = Span {
         warm_up: Duration::from_millis(args.warm_up_ms),
@@ -262,6 +131,9 @@ fn take(kind: Kind, server: SocketAddr, span: Span) -> Result<Figures> {
     let mut figures = match kind {
         Kind::Tcp { streams, reverse } => tcp::measure(server, streams, reverse, span),
         Kind::Udp(flood) => udp::measure(server, flood, span),
+        Kind::Raw(spread) => raw::measure(server, spread, span),
+        Kind::LossFree(sizes) => loss_free::measure(server, sizes, span),
+        Kind::CrossCheck => cross_check::measure(server, span),
         Kind::RoundTrip(transport) => rr::measure(server, transport, span),
         Kind::LoadedRoundTrip => rr::measure_loaded(server, span),
         Kind::Connect { clients } => connect::measure(server, clients, span),
@@ -284,13 +156,13 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr, TcpListener};
     use std::time::Duration;
 
-    use super::{MEASURES, Span, take};
+    use super::{Kind, Measure, Span, all, take};
     use crate::serve;
 
     #[test]
     fn keys_are_unique() {
-        let keys: BTreeSet<&str> = MEASURES.iter().map(|measure| measure.key).collect();
-        assert_eq!(keys.len(), MEASURES.len());
+        let keys: BTreeSet<&str> = all().map(|measure| measure.key).collect();
+        assert_eq!(keys.len(), all().count());
     }
 
     #[test]
@@ -301,7 +173,9 @@ mod tests {
         std::thread::spawn(move || serve::serve(server));
         std::thread::sleep(Duration::from_millis(100));
         let span = Span { warm_up: Duration::from_millis(20), duration: Duration::from_millis(100) };
-        for measure in MEASURES {
+        // iperf3 and raw sockets want a namespace of their own.
+        let here = |measure: &Measure| !matches!(measure.kind, Kind::CrossCheck | Kind::Raw(_));
+        for measure in all().filter(here) {
             let figures = take(measure.kind, server, span)?;
             for figure in measure.figures {
                 let value = figures.get(figure.key);

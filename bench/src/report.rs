@@ -1,5 +1,6 @@
 //! What a comparison found: [`Report`], and its three forms.
 
+pub mod goals;
 pub mod html;
 pub mod json;
 pub mod table;
@@ -8,14 +9,16 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::contestants::{BASE, Contestant};
+use crate::contestants::Contestant;
 use crate::machine::Machine;
 use crate::measure::{Figure, Figures, Measure};
 use crate::programming::Programming;
+use crate::report::goals::Goal;
 use crate::stats::Summary;
+use crate::sweep::Sweep;
 
 /// How it was measured, for whoever doubts the figures.
-pub const METHOD: [&str; 11] = [
+pub const METHOD: [&str; 17] = [
     "Two nodes in network namespaces of one machine, joined by veths and a bridge; underlay MTU 1500, pods 1450. A veth \
      carries superpackets whole, which flatters everyone who makes them; --no-tunnel-gso takes that from tunnels.",
     "All contestants stand at the same time in namespaces of their own. Within a round every measure goes through all \
@@ -26,7 +29,8 @@ pub const METHOD: [&str; 11] = [
     "The warm-up is not counted. Throughput and packets are counted where they are received.",
     "Busy cores are of the whole machine (/proc/stat, idle and iowait left out), generator and server included, and \
      whatever else runs on it.",
-    "No pinning: neither of the traffic, nor of Windlass, nor of interrupts.",
+    "No pinning, neither of the traffic nor of interrupts, and of a contestant only where its name or how it is set up \
+     says so.",
     "TCP: one thread a connection, 128 KB writes, the system's congestion control and buffers.",
     "UDP floods: one thread, sendmmsg of 64 datagrams (1 flow) or 16 of each flow in turn (64 flows), or of 4 \
      UDP_SEGMENT messages of 64 segments; received by one thread with recvmmsg into an 8 MB buffer. They are not \
@@ -34,6 +38,18 @@ pub const METHOD: [&str; 11] = [
     "Request-response: 64 bytes there and back, one outstanding. Beside load: an open loop of 1,000 UDP requests a \
      second, latency counted from when each was meant to be sent.",
     "Connections: connect, 9 bytes, 1 byte back, closed by the server; 16 clients, each one after the other.",
+    "Sizes of UDP packets are of the payload: 18 bytes make a frame of 64. IMIX is 7 x 18, 4 x 548 and 1 x 1,400 bytes.",
+    "The sweeps over flows and VTEPs send whole IPv4 packets through one raw socket, 64 a sendmmsg, UDP checksum 0: \
+     another generator than that of the floods. Simulated VTEPs are all the second node's, which runs the kernel's \
+     vxlan; the first node knows 1,000, and sends to so many of them in turn.",
+    "Loss-free rate (RFC 2544 section 26.1): binary search in 7 trials, each of the whole span, below what an unpaced \
+     flood brings through; the goal is a loss of 0.1 % at most. Bursts of 16 packets, paced by sleeping.",
+    "iperf3 counts whole seconds, one at least, and our own tool the span, right after it and with one stream too.",
+    "Open vSwitch: routing by OpenFlow between the pod's port and a VXLAN port; no connection tracking. Its pods have TX \
+     checksum and segmentation off, since its userspace datapath takes neither with tunnels. What never rests (afxdp \
+     ports, poll busy) is stopped while others are measured.",
+    "Hostile scrapers (40 silent connections; random bytes; 200 requests a connection, unread) are started with each \
+     measure of their contestant, on the client's node, at idle priority (SCHED_IDLE): they belong on other machines.",
     "nftables rules are laid out as kube-proxy's nftables mode does, on the client's node; fillers have one VIP, one TCP \
      port and one endpoint each, the same for Windlass.",
 ];
@@ -58,6 +74,10 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// How long services took until they were in force, once per run.
     pub programming: Vec<Programming>,
+    /// Goals between contestants.
+    pub goals: Vec<Goal>,
+    /// Measures that were SKIPPED, and why.
+    pub left_out: Vec<String>,
 }
 
 /// How a comparison was set.
@@ -73,6 +93,8 @@ pub struct Settings {
     pub warm_up_ms: u128,
     /// Whether the underlay devices segmented tunnelled superpackets.
     pub tunnel_segmentation: bool,
+    /// What varied, if this was a sweep.
+    pub sweep: Option<Sweep>,
 }
 
 /// What was found of one contestant.
@@ -99,26 +121,35 @@ pub struct Row {
 impl Report {
     /// Reckons medians and ratios.
     #[must_use]
-    pub fn new(machine: Machine, settings: Settings, measures: Vec<Measure>, mut rows: Vec<Row>) -> Self {
-        let base = rows.iter().find(|row| row.contestant.key == BASE).map(|row| row.values.clone());
-        let base = base.unwrap_or_default();
+    pub fn new(
+        machine: Machine,
+        settings: Settings,
+        base: &'static str,
+        measures: Vec<Measure>,
+        mut rows: Vec<Row>,
+    ) -> Self {
+        let of_base = rows.iter().find(|row| row.contestant.key == base).map(|row| row.values.clone());
+        let of_base = of_base.unwrap_or_default();
         for row in &mut rows {
             for (key, values) in &row.values {
                 let present: Vec<f64> = values.iter().flatten().copied().collect();
                 row.summaries.extend(Summary::of(&present).map(|summary| (key.clone(), summary)));
-                let ratio = base.get(key).and_then(|base| Summary::of_ratios(values, base));
+                let ratio = of_base.get(key).and_then(|base| Summary::of_ratios(values, base));
                 row.ratios.extend(ratio.map(|ratio| (key.clone(), ratio)));
             }
         }
+        let goals = goals::reckon(&measures, &rows);
         Self {
             schema: json::SCHEMA,
             machine,
             settings,
             method: METHOD,
-            base: BASE,
+            base,
             measures,
             rows,
             programming: Vec::new(),
+            goals,
+            left_out: Vec::new(),
         }
     }
 
@@ -171,6 +202,12 @@ pub fn number(value: f64) -> String {
     }
 }
 
+/// What stands in a row's place for a figure that it lacks.
+#[must_use]
+pub fn absent(row: &Row) -> String {
+    if row.failures.is_empty() { "-" } else { "FAILED" }.to_owned()
+}
+
 /// A median with its range.
 #[must_use]
 pub fn range(summary: &Summary) -> String {
@@ -180,7 +217,7 @@ pub fn range(summary: &Summary) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{Report, Row, Settings};
-    use crate::contestants::CONTESTANTS;
+    use crate::contestants::{BASE, CONTESTANTS};
     use crate::machine::Machine;
     use crate::measure::MEASURES;
 
@@ -199,6 +236,7 @@ pub(crate) mod tests {
             duration_ms: 300,
             warm_up_ms: 60,
             tunnel_segmentation: true,
+            sweep: None,
         };
         let mut rows: Vec<Row> =
             [0, 6, 4].map(|index: usize| Row::new(CONTESTANTS[index], 2)).into_iter().collect();
@@ -209,7 +247,7 @@ pub(crate) mod tests {
             }
         }
         rows[2].skipped = Some("openvswitch-switch is not installed".to_owned());
-        Report::new(machine, settings, vec![MEASURES[0]], rows)
+        Report::new(machine, settings, BASE, vec![MEASURES[0]], rows)
     }
 
     #[test]

@@ -136,21 +136,21 @@ fn echo(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Answers with the datagrams of the span, the span's true length, and all datagrams until they cease.
+/// Answers with the datagrams and bytes of the span, the span's true length, and all datagrams until they cease.
 fn watch(stream: &mut TcpStream, counter: &Counter, span: Span) -> Result<()> {
     let at_first = counter.read();
     stream.write_all(b"!")?;
     let patience = Instant::now() + Duration::from_secs(2);
-    while counter.read() == at_first && Instant::now() < patience {
+    while counter.read().packets == at_first.packets && Instant::now() < patience {
         thread::sleep(Duration::from_millis(1));
     }
     thread::sleep(span.warm_up);
     let (before, begun) = (counter.read(), Instant::now());
     thread::sleep(span.duration);
-    let counted = counter.read() - before;
+    let after = counter.read();
     let took = u64::try_from(begun.elapsed().as_nanos())?;
-    let all = counter.read_at_rest() - at_first;
-    for number in [counted, took, all] {
+    let all = counter.read_at_rest().packets - at_first.packets;
+    for number in [after.packets - before.packets, after.bytes - before.bytes, took, all] {
         stream.write_all(&number.to_be_bytes())?;
     }
     Ok(())

@@ -1,21 +1,26 @@
 //! A contestant set up: two nodes in namespaces, a client pod on one and a server pod on the other.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use windlass_tests::netns::{Netns, on_path};
 use windlass_tests::node::WindlassNode;
 use windlass_tests::objects::Objects;
 use windlass_tests::peer::KernelPeer;
 use windlass_tests::pod::{Pod, Pods};
 use windlass_tests::process::{Guarded, run};
-use windlass_tests::topology::{Family, Host, Topology};
+use windlass_tests::scrapers;
+use windlass_tests::topology::{Host, Topology};
 use windlass_tests::traffic::ping;
 
 use crate::contestants::{Carrier, Contestant, Target};
-use crate::measure::{Figures, Measure, Span};
+use crate::measure::raw::Spread;
+use crate::measure::{Figures, Kind, Measure, Span, cross_check};
+use crate::ovs::OvsNode;
 use crate::programming::Programming;
 use crate::services::{MEASURED, PORT, with_services};
-use crate::{programming, veth};
+use crate::{peers, programming, veth};
 
 /// A contestant that is ready to be measured; it goes when it is dropped.
 #[derive(Debug)]
@@ -23,10 +28,11 @@ pub struct Stand<'a> {
     contestant: Contestant,
     client: Pods<'a>,
     _server_pods: Pods<'a>,
-    _server: Guarded,
+    _servers: Vec<Guarded>,
     nodes: Vec<Node<'a>>,
     target: SocketAddr,
     programming: Option<Programming>,
+    scraped: Option<&'a Netns>,
 }
 
 /// What a node runs.
@@ -34,6 +40,17 @@ pub struct Stand<'a> {
 enum Node<'a> {
     Kernel(#[allow(dead_code)] KernelPeer<'a>),
     Windlass(WindlassNode<'a>),
+    Ovs(OvsNode),
+}
+
+impl Node<'_> {
+    fn signal(&self, name: &str) -> Result<()> {
+        match self {
+            Node::Kernel(_) => Ok(()),
+            Node::Windlass(node) => node.signal(name),
+            Node::Ovs(node) => node.signal(name),
+        }
+    }
 }
 
 impl<'a> Stand<'a> {
@@ -45,8 +62,8 @@ impl<'a> Stand<'a> {
         let (near, far) = (topology.host(0)?, topology.host(1)?);
         let (client, server_pods) = (Pods::with_pods(near, 1)?, Pods::with_pods(far, 1)?);
         let backend = server_pods.pod(0)?;
-        let server_address = backend.ip(Family::V4);
-        let (nodes, programming) = start_nodes(contestant, topology, backend)?;
+        let server_address = backend.ip(contestant.family());
+        let (nodes, programming) = start_nodes(contestant, topology, client.pod(0)?, backend)?;
         for host in [near, far] {
             if contestant.veth_gro {
                 veth::gro_on(host)?;
@@ -55,21 +72,23 @@ impl<'a> Stand<'a> {
                 veth::tunnel_segmentation_off(host)?;
             }
         }
-        let mut serve = backend.netns.command(std::env::current_exe()?);
-        let server =
-            Guarded::spawn_ready(serve.arg("serve").arg(SocketAddr::new(server_address, PORT).to_string()))?;
+        if contestant.peers {
+            peers::simulate(near, far, backend)?;
+        }
+        let servers = start_servers(contestant, backend)?;
         let target = match contestant.target {
             Target::Pod => SocketAddr::new(server_address, PORT),
-            Target::Vip(_) => SocketAddr::new(MEASURED.vip.into(), MEASURED.port),
+            Target::Vip(_) => SocketAddr::new(MEASURED.vip(contestant.family()), MEASURED.port),
         };
         let stand = Self {
             contestant,
             client,
             _server_pods: server_pods,
-            _server: server,
+            _servers: servers,
             nodes,
             target,
             programming,
+            scraped: contestant.scraped.then_some(&near.netns),
         };
         ping(&stand.client.pod(0)?.netns, server_address)?;
         stand.pause()?;
@@ -80,6 +99,17 @@ impl<'a> Stand<'a> {
     #[must_use]
     pub fn contestant(&self) -> &Contestant {
         &self.contestant
+    }
+
+    /// Whether it can be measured so: iperf3 has no port of the VIP, raw packets are IPv4, peers have to be there.
+    #[must_use]
+    pub fn takes(&self, measure: &Measure) -> bool {
+        match measure.kind {
+            Kind::CrossCheck => self.contestant.target == Target::Pod,
+            Kind::Raw(Spread::Flows(_)) => !self.contestant.ipv6,
+            Kind::Raw(Spread::Peers(_)) => self.contestant.peers,
+            _ => true,
+        }
     }
 
     /// How long its services took to program, where that was measured.
@@ -98,7 +128,9 @@ impl<'a> Stand<'a> {
         command.args(["measure", measure.key]).arg(self.target.to_string());
         command.arg("--warm-up-ms").arg(span.warm_up.as_millis().to_string());
         command.arg("--duration-ms").arg(span.duration.as_millis().to_string());
+        let scrapers = self.scraped.map(idle_scrapers).transpose()?;
         let said = run(&mut command);
+        drop(scrapers);
         self.pause()?;
         let said = said?;
         serde_json::from_str(&said).with_context(|| format!("figures in {said:?}"))
@@ -123,23 +155,54 @@ impl<'a> Stand<'a> {
 
     fn signal_if_restless(&self, signal: &str) -> Result<()> {
         if self.contestant.never_rests() {
-            for node in &self.nodes {
-                if let Node::Windlass(node) = node {
-                    node.signal(signal)?;
-                }
-            }
+            self.nodes.iter().try_for_each(|node| node.signal(signal))?;
         }
         Ok(())
     }
 }
 
+/// Hostile scrapers that get only the time that nobody else wants: elsewhere they would be on other machines.
+fn idle_scrapers(at: &Netns) -> Result<Vec<Guarded>> {
+    let scrapers = scrapers::hostile(at)?;
+    for scraper in &scrapers {
+        run(Command::new("chrt").args(["--idle", "--pid", "0", &scraper.id().to_string()]))?;
+    }
+    Ok(scrapers)
+}
+
+/// Our own server, and that of iperf3 where there is one.
+fn start_servers(contestant: Contestant, backend: &Pod) -> Result<Vec<Guarded>> {
+    let address = match contestant.peers {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => backend.ip(contestant.family()),
+    };
+    let mut serve = backend.netns.command(std::env::current_exe()?);
+    let mut servers =
+        vec![Guarded::spawn_ready(serve.arg("serve").arg(SocketAddr::new(address, PORT).to_string()))?];
+    if on_path("iperf3") {
+        let mut iperf3 = backend.netns.command("iperf3");
+        iperf3.args(["--server", "--port", &cross_check::PORT.to_string()]);
+        iperf3.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        servers.push(Guarded::spawn(&mut iperf3)?);
+    }
+    Ok(servers)
+}
+
 type Started<'a> = (Vec<Node<'a>>, Option<Programming>);
 
-fn start_nodes<'a>(contestant: Contestant, topology: &'a Topology, backend: &Pod) -> Result<Started<'a>> {
+fn start_nodes<'a>(
+    contestant: Contestant,
+    topology: &'a Topology,
+    client: &Pod,
+    backend: &Pod,
+) -> Result<Started<'a>> {
     let (near, far) = (topology.host(0)?, topology.host(1)?);
     match contestant.carrier {
         Carrier::Kernel => {
             let nodes = vec![kernel(near, topology)?, kernel(far, topology)?];
+            if contestant.peers {
+                peers::program_kernel(near)?;
+            }
             let programming = match contestant.target {
                 Target::Vip(services) => Some(programming::kernel(near, services, backend.address)?),
                 Target::Pod => None,
@@ -147,20 +210,29 @@ fn start_nodes<'a>(contestant: Contestant, topology: &'a Topology, backend: &Pod
             Ok((nodes, programming))
         }
         Carrier::Windlass(flags) => {
-            let objects = objects(contestant, topology, backend.ip(Family::V4));
+            let objects = objects(contestant, topology, backend.ip(contestant.family()));
             let far = windlass(far, &objects, flags)?;
             Ok((vec![windlass(near, &objects, flags)?, far], None))
         }
         Carrier::WindlassToKernel(flags) => {
-            let objects = objects(contestant, topology, backend.ip(Family::V4));
+            let objects = objects(contestant, topology, backend.ip(contestant.family()));
             Ok((vec![windlass(near, &objects, flags)?, kernel(far, topology)?], None))
         }
-        Carrier::Ovs(_) => bail!("Open vSwitch is not set up"),
+        Carrier::Ovs(port_type) => {
+            let ends = [(near, client, &far.spec), (far, backend, &near.spec)];
+            let nodes = ends.into_iter().enumerate().map(|(core, (host, pod, remote))| {
+                Ok(Node::Ovs(OvsNode::start(host, pod, remote, port_type, core)?))
+            });
+            Ok((nodes.collect::<Result<_>>()?, None))
+        }
     }
 }
 
 fn objects(contestant: Contestant, topology: &Topology, backend: IpAddr) -> Objects {
-    let objects = Objects::cluster(&topology.specs());
+    let mut objects = Objects::cluster(&topology.specs());
+    if contestant.peers {
+        peers::add_nodes(&mut objects);
+    }
     let node = topology.specs().get(1).map_or("", |spec| spec.name);
     match contestant.target {
         Target::Vip(services) => with_services(objects, services, (backend, node)),

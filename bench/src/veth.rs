@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result};
 use windlass_tests::netns::Netns;
-use windlass_tests::topology::Host;
+use windlass_tests::process::run;
+use windlass_tests::topology::{Family, Host};
 
 /// The features that decide how large packets are on their way.
 const FEATURES: [&str; 8] = [
@@ -16,19 +17,13 @@ const FEATURES: [&str; 8] = [
     "tx-udp_tnl-segmentation",
 ];
 
-/// Lets the host-side veth of every pod on that node aggregate what the pods send.
+/// Lets the host-side veth of every pod on that node aggregate what the pods send, as `--tune-pods` does.
 ///
 /// # Errors
-/// When `ethtool` refuses.
+/// When the node's interfaces cannot be listed.
 pub fn gro_on(host: &Host) -> Result<()> {
-    for port in pod_ports(&host.netns)? {
-        host.netns.exec(&format!("ethtool -K {port} gro on rx-udp-gro-forwarding on"))?;
-        for (file, value) in [("gro_flush_timeout", "20000"), ("napi_defer_hard_irqs", "2")] {
-            let script = format!("echo {value} > /sys/class/net/{port}/{file}");
-            windlass_tests::process::run(host.netns.command("sh").args(["-c", &script]))?;
-        }
-    }
-    Ok(())
+    let mut tune = host.netns.command(std::env::current_exe()?);
+    run(tune.arg("tune-pods").arg(host.spec.pod_cidr(Family::V4))).map(drop)
 }
 
 /// Takes the segmentation of tunnelled superpackets from the node's underlay device, as NICs without it have it.
@@ -66,7 +61,11 @@ fn on(features: &str) -> String {
     if on.is_empty() { "none".to_owned() } else { on.join(", ") }
 }
 
-fn pod_ports(netns: &Netns) -> Result<Vec<String>> {
+/// The host-side veths of the node's pods, by name.
+///
+/// # Errors
+/// When they cannot be listed.
+pub fn pod_ports(netns: &Netns) -> Result<Vec<String>> {
     let ports = netns.ip("-o link show master cni0")?;
     let names = ports.lines().filter_map(|line| line.split(": ").nth(1));
     Ok(names.map(|name| name.split('@').next().unwrap_or(name).to_owned()).collect())

@@ -3,14 +3,15 @@
 //! A flag wins over the environment, that over the file, that over the default. All three say the same things:
 //! `--service-cidr 10.96.0.0/12`, `WINDLASS_SERVICE_CIDR=10.96.0.0/12` and `service-cidr: [10.96.0.0/12]`.
 
+pub mod pin;
 pub mod settings;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use windlass_dataplane::device::Offloads;
 use windlass_dataplane::device::config::DEFAULT_RING_CAPACITY;
+use windlass_dataplane::device::{Offloads, TunnelGsoMode};
 use windlass_dataplane::tables::local::{DEFAULT_SOURCE_VIP_V4, DEFAULT_SOURCE_VIP_V6};
 use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
@@ -19,6 +20,7 @@ use crate::admin::socket;
 use crate::check;
 use crate::cluster::parse_cidr;
 
+pub use pin::Pin;
 pub use settings::{Place, Settings, SettingsArgs};
 
 /// A setting that cannot be used. All of them mean wrong usage (exit code 2).
@@ -139,6 +141,10 @@ pub struct Config {
     pub annotation_prefix: String,
     /// How workers look for work.
     pub poll: Poll,
+    /// Which CPU each worker stays on.
+    pub pin: Pin,
+    /// Whether the pods' host-side veths are to aggregate.
+    pub tune_pods: bool,
     /// Which ways to handle several packets at once may be used.
     pub offloads: Offloads,
     /// Failed checks that do not keep the node from running, by name.
@@ -218,10 +224,19 @@ impl Config {
                 _ => None,
             })?
             .unwrap_or_default(),
+            pin: Pin::new(settings)?,
+            tune_pods: yes(settings, "tune-pods")?,
             offloads: Offloads {
                 device: !yes(settings, "no-tun-offload")?,
                 udp_send: !yes(settings, "no-gso")?,
                 udp_receive: !yes(settings, "no-gro")?,
+                tunnel_gso: one(settings, "tunnel-gso", "auto, on or off", |text| match text {
+                    "auto" => Some(TunnelGsoMode::Auto),
+                    "on" | "true" => Some(TunnelGsoMode::On),
+                    "off" | "false" => Some(TunnelGsoMode::Off),
+                    _ => None,
+                })?
+                .unwrap_or_default(),
             },
             ignore: ignored(settings)?,
         })
@@ -372,7 +387,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 25] = [
+    const VALUES: [(&str, &str); 28] = [
         ("manifests", "/etc/windlass"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
@@ -393,9 +408,12 @@ mod tests {
         ("dscp", "46"),
         ("annotation-prefix", "flannel.example.org"),
         ("poll", "busy"),
+        ("pin", "0,1"),
+        ("tune-pods", "true"),
         ("no-tun-offload", "true"),
         ("no-gso", "true"),
         ("no-gro", "true"),
+        ("tunnel-gso", "off"),
         ("ignore", "forward-policy,kube-proxy"),
         ("verbose", "2"),
     ];

@@ -6,6 +6,8 @@
 pub mod config;
 mod dual_stack;
 mod dynamic_ports;
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
 pub mod host;
 pub mod memory;
 mod segments;
@@ -20,8 +22,12 @@ pub mod windows;
 #[cfg(windows)]
 pub use windows as platform;
 
-pub use config::{DeviceConfig, DeviceError, Offloads, Opened};
+pub use config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode};
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::{PodTuning, stay_on, usable_cpus};
 pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
+#[cfg(target_os = "linux")]
+pub use linux::{PodTuning, stay_on, usable_cpus};
 #[cfg(windows)]
 pub use platform::restrict_to_administrators;
 #[cfg(any(target_os = "linux", windows))]
@@ -87,13 +93,34 @@ pub trait UnderlaySocket: Send {
     fn send_batch(&mut self, pool: &PacketPool, datagrams: &[Datagram]) -> SendReport;
 }
 
+/// Which sides may have something to receive. A side that is not ready has nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// The overlay device.
+    pub overlay: bool,
+    /// The underlay sockets.
+    pub underlay: bool,
+}
+
+impl Ready {
+    /// Both, where it is not known.
+    pub const ALL: Self = Self { overlay: true, underlay: true };
+}
+
 /// How a worker sleeps until a device, a socket or a [`Waker`] has something for it.
 pub trait Wait: Send {
-    /// Sleeps until there is something to receive, the worker is woken, or `timeout` has passed.
+    /// Sleeps until there is something to receive, the worker is woken, or `timeout` has passed; with a `timeout` of
+    /// zero it only looks. Tells which sides are ready.
     ///
     /// # Errors
     /// When the operating system refuses to wait.
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Ready>;
+
+    /// Whether it also tells of what has been waiting since before the last call; else whoever calls it must have seen
+    /// both sides empty before it sleeps.
+    fn is_level_triggered(&self) -> bool {
+        false
+    }
 }
 
 /// Ends a worker's sleep from another thread.

@@ -1,27 +1,28 @@
 //! The packet engine: sans-IO, batch in, batch out, the clock an argument.
 //!
 //! `encap` and `decap` hold the two journeys, each one function from top to bottom. Both ask the flow cache
-//! first and the slow path (`decide`, then `commit`) on a miss.
+//! first and the slow path (`decide`, then `commit`) on a miss. While a packet is on its way, the flow-cache entry of
+//! one a few places behind begins to be fetched.
 
 pub mod commit;
 pub mod decap;
 pub mod decide;
 mod encap;
+mod flows;
 pub mod observe;
 mod rate_limit;
 mod respond;
 mod templates;
 pub mod verdict;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::counters::Counters;
-use crate::flow_cache::{CachedAction, FlowCache, IngressId, Octets, TO_OVERLAY};
+use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::lb::conntrack::Conntrack;
 use crate::lb::fragment::{FragmentKey, FragmentTable};
 use crate::lb::icmp_error::ErrorTranslation;
-use crate::lb::rewrite::{self, Rewrite};
+use crate::lb::rewrite::Rewrite;
 use crate::offload::segment;
 use crate::packet::{Datagram, PacketBuf, PacketPool};
 use crate::tables::{ForwardingTables, Reader};
@@ -30,10 +31,10 @@ use crate::wire::flow::FlowKey;
 use crate::wire::inner::{Fragment, InnerPacket, fragment_header};
 use crate::wire::protocol::L4;
 use crate::wire::quoted::quoted;
-use crate::wire::tcp::{FIN, RST, SYN};
 
 use commit::NotCommitted;
 use decide::{Decision, Ingress, Related};
+use flows::{Action, Flows};
 use observe::Silent;
 use templates::Templates;
 use verdict::{DropReason, Egress, Verdict};
@@ -99,18 +100,10 @@ pub struct Engine {
     counters: Arc<Counters>,
     settings: Settings,
     worker: usize,
-    flows_v4: FlowCache<[u8; 4]>,
-    flows_v6: FlowCache<[u8; 16]>,
+    flows: Flows,
     templates: Templates,
     fragments: FragmentTable,
     limit: rate_limit::RateLimit,
-}
-
-/// A cached action of either family.
-#[derive(Clone, Copy)]
-enum Action {
-    V4(CachedAction<[u8; 4]>),
-    V6(CachedAction<[u8; 16]>),
 }
 
 /// What is left to do with a packet once it is decided.
@@ -121,6 +114,10 @@ enum Resolved {
     Reject(DropReason),
     Drop(DropReason),
 }
+
+/// How many packets before its turn a flow's cache entry begins to be fetched: a look into memory takes about as long
+/// as a dozen packets whose entries are there.
+const PREFETCH_AHEAD: usize = 12;
 
 /// Expired entries looked at per call of [`Engine::expire`]: some 20 us of work.
 const EXPIRY_BUDGET: usize = 256;
@@ -138,8 +135,7 @@ impl Engine {
         worker: usize,
     ) -> Self {
         Self {
-            flows_v4: FlowCache::new(settings.flow_cache_entries, settings.seed),
-            flows_v6: FlowCache::new(settings.flow_cache_entries / 4, settings.seed),
+            flows: Flows::new(settings.flow_cache_entries, settings.seed),
             reader,
             connections,
             counters,
@@ -167,28 +163,20 @@ impl Engine {
     }
 
     /// The flow cache's answer.
-    #[inline]
+    #[inline(always)]
     fn cached(
         &mut self,
         tables: &ForwardingTables,
-        packet: &InnerPacket,
+        inner: &InnerPacket,
         id: IngressId,
         now: Instant,
     ) -> Option<Action> {
-        if !is_cacheable(packet) {
-            return None;
-        }
-        let (flow, connections, tick) = (&packet.flow, &self.connections, now.tick());
-        let action = match flow.src {
-            IpAddr::V4(_) => self.flows_v4.lookup(flow, id, tables, connections, tick).map(Action::V4),
-            IpAddr::V6(_) => self.flows_v6.lookup(flow, id, tables, connections, tick).map(Action::V6),
-        };
+        let action = self.flows.lookup(inner, id, tables, &self.connections, now.tick());
         self.counters.cache_hits.add(u64::from(action.is_some()));
         action
     }
 
     /// What else than its own flow tells where a packet belongs.
-    #[inline]
     fn related(&self, bytes: &[u8], inner: &InnerPacket, now: Instant) -> Related {
         if inner.l4 == L4::IcmpError {
             return quoted(bytes).map_or(Related::Nothing, Related::Quotes);
@@ -230,7 +218,8 @@ impl Engine {
                     return Resolved::Drop(DropReason::NoBuffer);
                 };
                 if let Some(id) = id.filter(|_| decision.dependencies.is_complete()) {
-                    self.install(tables, packet, id, action, &decision, now);
+                    let decided_at = (tables.generation(), now.tick());
+                    self.flows.install(packet, id, action, &decision, decided_at);
                 }
                 Resolved::Forward(action)
             }
@@ -273,10 +262,7 @@ impl Engine {
                 (self.template(encapsulation)?, source_port(&flow, packet.fragment))
             }
         };
-        Some(match packet.flow.src {
-            IpAddr::V4(_) => Action::V4(CachedAction::new(rewrite, template, source_port)),
-            IpAddr::V6(_) => Action::V6(CachedAction::new(rewrite, template, source_port)),
-        })
+        Some(Action::new(&packet.flow, rewrite, template, source_port))
     }
 
     /// Templates of VTEPs that are gone are forgotten, with all flows, when the numbers run out.
@@ -289,73 +275,7 @@ impl Engine {
 
     fn forget_flows(&mut self) {
         self.templates.clear();
-        self.flows_v4.clear();
-        self.flows_v6.clear();
-    }
-
-    fn install(
-        &mut self,
-        tables: &ForwardingTables,
-        packet: &InnerPacket,
-        id: IngressId,
-        action: Action,
-        decision: &Decision,
-        now: Instant,
-    ) {
-        if packet.fragment != Fragment::Whole || matches!(packet.l4, L4::IcmpError | L4::Icmp) {
-            return;
-        }
-        let connection =
-            decision.connection().map(|(connection, direction)| (Arc::clone(connection), direction));
-        let (flow, at) = (&packet.flow, (tables.generation(), now.tick()));
-        match action {
-            Action::V4(action) => {
-                self.flows_v4.install(flow, id, action, decision.dependencies, connection, at);
-            }
-            Action::V6(action) => {
-                self.flows_v6.install(flow, id, action, decision.dependencies, connection, at);
-            }
-        }
-    }
-}
-
-impl Action {
-    fn template(&self) -> u16 {
-        match self {
-            Self::V4(action) => action.template,
-            Self::V6(action) => action.template,
-        }
-    }
-
-    fn source_port(&self) -> u16 {
-        match self {
-            Self::V4(action) => action.source_port,
-            Self::V6(action) => action.source_port,
-        }
-    }
-
-    /// Rewrites the packet if its flow is translated.
-    fn translate(&self, pool: &mut PacketPool, packet: &PacketBuf, inner: &InnerPacket) {
-        match self {
-            Self::V4(action) => translate(action, pool, packet, inner),
-            Self::V6(action) => translate(action, pool, packet, inner),
-        }
-    }
-}
-
-fn translate<A: Octets>(
-    action: &CachedAction<A>,
-    pool: &mut PacketPool,
-    packet: &PacketBuf,
-    inner: &InnerPacket,
-) {
-    if let Some(new) = action.replacement() {
-        let place = rewrite::Place {
-            protocol: inner.flow.protocol,
-            l4_offset: (inner.fragment != Fragment::Later).then_some(usize::from(inner.l4_offset)),
-            checksum: packet.checksum,
-        };
-        rewrite::apply(pool.bytes_mut(packet), place, new, &action.deltas);
+        self.flows.clear();
     }
 }
 
@@ -371,16 +291,6 @@ fn translate_error(
     }
 }
 
-/// A TCP packet that opens or ends a connection, every fragment and every ICMP message but echo is decided anew.
-fn is_cacheable(packet: &InnerPacket) -> bool {
-    packet.fragment == Fragment::Whole
-        && match packet.l4 {
-            L4::Tcp { flags } => flags & (SYN | FIN | RST) == 0,
-            L4::Udp | L4::EchoRequest | L4::EchoReply | L4::Other => true,
-            L4::IcmpError | L4::Icmp => false,
-        }
-}
-
 /// The outer source port's number in the pool: the same for both directions, and for all fragments of a packet.
 pub fn source_port(flow: &FlowKey, fragment: Fragment) -> u16 {
     let flow =
@@ -390,6 +300,7 @@ pub fn source_port(flow: &FlowKey, fragment: Fragment) -> u16 {
 }
 
 /// Wire-size segments that `packet` stands for.
+#[inline]
 fn segments(packet: &PacketBuf, inner: &InnerPacket) -> u64 {
     if packet.segment_len == 0 {
         return 1;

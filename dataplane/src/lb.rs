@@ -3,8 +3,10 @@
 //! Pure functions and one shared store; nothing here knows tables or devices.
 
 pub mod conntrack;
+pub mod flow_index;
 pub mod fragment;
 pub mod icmp_error;
 pub mod rewrite;
 pub mod select;
+pub mod sharded;
 pub mod tcp_state;

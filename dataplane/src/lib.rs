@@ -29,7 +29,7 @@
 //!
 //! `worker` → `engine` → `flow_cache`, `tables`, `counters` → `device` → `lb`, `offload` → `wire`, `packet`,
 //! `drop_reason`, `time`.
-//! Only `device` knows platforms and holds `unsafe`; `wire` knows nothing but bytes.
+//! Only `device` knows platforms and holds `unsafe` (but for the two hints of `mem`); `wire` knows nothing but bytes.
 
 pub mod counters;
 pub mod device;
@@ -37,6 +37,7 @@ pub mod drop_reason;
 pub mod engine;
 pub mod flow_cache;
 pub mod lb;
+mod mem;
 pub mod offload;
 pub mod packet;
 pub mod tables;

@@ -1,6 +1,6 @@
 //! Packets as descriptors over slabs.
 //!
-//! A [`PacketPool`] owns a fixed number of slabs, allocated once. A [`PacketBuf`] names a range of one slab;
+//! A [`PacketPool`] owns a fixed number of slabs, allocated once and side by side. A [`PacketBuf`] names a range of one slab;
 //! headers are pushed into the headroom before the range and popped off its front, in place, and nothing is
 //! copied. Descriptors are plain `Copy` data, so that a packet moves between lists for the price of its
 //! descriptor. Nothing outlives a batch: the pool is reset before the next one is received.
@@ -9,6 +9,9 @@
 //! is then not zero. Counters count wire-size segments.
 
 use std::net::SocketAddr;
+use std::ops::Range;
+
+use crate::mem;
 
 /// Bytes kept free before a received packet: outer Ethernet, IPv6, UDP, VXLAN and inner Ethernet, rounded up.
 pub const HEADROOM: usize = 128;
@@ -17,9 +20,9 @@ pub const HEADROOM: usize = 128;
 /// before it, an 802.1Q tag, and room for a device's own header.
 pub const MAX_PACKET_LEN: usize = 65_535 + 64;
 
-/// Slabs whose packets start at the same offset modulo the page size would share a few cache sets.
-const COLOUR_LEN: usize = 128;
-const COLOURS: usize = 16;
+/// An odd number of cache lines: packets that started at the same offset modulo the page size would share a few
+/// cache sets.
+const SLAB_LEN: usize = (HEADROOM + MAX_PACKET_LEN).next_multiple_of(64) | 64;
 
 /// What stands in a packet's transport checksum field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +60,13 @@ impl PacketBuf {
         (self.end - self.start) as usize
     }
 
+    /// Where it lies in the pool's memory.
+    #[inline]
+    fn range(&self) -> Range<usize> {
+        let slab = usize::from(self.slab) * SLAB_LEN;
+        slab + self.start as usize..slab + self.end as usize
+    }
+
     /// Free bytes before the packet.
     pub fn headroom(&self) -> usize {
         self.start as usize
@@ -90,7 +100,8 @@ impl PacketBuf {
 /// A fixed number of slabs, part of them for receiving and part for packets the engine generates.
 #[derive(Debug)]
 pub struct PacketPool {
-    slabs: Box<[Box<[u8]>]>,
+    slabs: Box<[u8]>,
+    count: usize,
     receive_slabs: usize,
     /// The spare slab being filled, and how far.
     spare: usize,
@@ -105,8 +116,9 @@ impl PacketPool {
     pub fn new(receive_slabs: usize, spare_slabs: usize) -> Self {
         let count = receive_slabs + spare_slabs;
         assert!(count <= usize::from(u16::MAX), "a pool of {count} slabs");
-        let slab = |_| vec![0; HEADROOM + COLOURS * COLOUR_LEN + MAX_PACKET_LEN].into_boxed_slice();
-        Self { slabs: (0..count).map(slab).collect(), receive_slabs, spare: receive_slabs, spare_end: 0 }
+        let mut slabs = vec![0; count * SLAB_LEN].into_boxed_slice();
+        mem::advise_huge(&mut slabs);
+        Self { slabs, count, receive_slabs, spare: receive_slabs, spare_end: 0 }
     }
 
     /// How many packets can be received before a reset.
@@ -122,15 +134,15 @@ impl PacketPool {
 
     /// The whole of receive slab `index` behind its headroom: where a device writes what it receives.
     pub fn receive_area(&mut self, index: usize) -> &mut [u8] {
-        let start = Self::first_byte(index);
-        &mut self.slabs[index][start..start + MAX_PACKET_LEN]
+        let start = index * SLAB_LEN + HEADROOM;
+        &mut self.slabs[start..start + MAX_PACKET_LEN]
     }
 
     /// The packet of `len` bytes that a device has written to [`receive_area`](Self::receive_area), without
     /// the first `skip` bytes.
     pub fn received(&self, index: usize, skip: usize, len: usize) -> PacketBuf {
         debug_assert!(skip + len <= MAX_PACKET_LEN && index < self.receive_slabs);
-        let start = (Self::first_byte(index) + skip) as u32;
+        let start = (HEADROOM + skip) as u32;
         PacketBuf {
             slab: index as u16,
             start,
@@ -146,11 +158,11 @@ impl PacketPool {
             return None;
         }
         let mut start = self.spare_end + HEADROOM;
-        if self.spare < self.slabs.len() && start + len > self.slabs[self.spare].len() {
+        if start + len > SLAB_LEN {
             self.spare += 1;
             start = HEADROOM;
         }
-        if self.spare >= self.slabs.len() {
+        if self.spare >= self.count {
             return None;
         }
         self.spare_end = start + len;
@@ -166,13 +178,13 @@ impl PacketPool {
     /// The bytes of a packet.
     #[inline]
     pub fn bytes(&self, packet: &PacketBuf) -> &[u8] {
-        &self.slabs[usize::from(packet.slab)][packet.start as usize..packet.end as usize]
+        &self.slabs[packet.range()]
     }
 
     /// The bytes of a packet, to change in place.
     #[inline]
     pub fn bytes_mut(&mut self, packet: &PacketBuf) -> &mut [u8] {
-        &mut self.slabs[usize::from(packet.slab)][packet.start as usize..packet.end as usize]
+        &mut self.slabs[packet.range()]
     }
 
     /// Grows the packet by `len` bytes at its front and returns those bytes, their content unspecified.
@@ -183,12 +195,8 @@ impl PacketPool {
     pub fn push(&mut self, packet: &mut PacketBuf, len: usize) -> &mut [u8] {
         assert!(len <= packet.headroom(), "push of {len} bytes into {} of headroom", packet.headroom());
         packet.start -= len as u32;
-        let start = packet.start as usize;
-        &mut self.slabs[usize::from(packet.slab)][start..start + len]
-    }
-
-    fn first_byte(index: usize) -> usize {
-        HEADROOM + index % COLOURS * COLOUR_LEN
+        let start = packet.range().start;
+        &mut self.slabs[start..start + len]
     }
 }
 

@@ -3,14 +3,18 @@
 //! A worker owns its queue of the overlay device, its sockets, its engine and its buffers. Workers share the
 //! connection table and nothing else.
 
+mod idle;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant as SystemInstant};
 
+pub use self::idle::Poll;
+use self::idle::{Idle, Next};
 use crate::counters::{Counters, SideCounters, Totals};
-use crate::device::{SendReport, Waker, WorkerIo};
+use crate::device::{self, Ready, SendReport, Waker, WorkerIo};
 use crate::drop_reason::DropReason;
 use crate::engine::{Engine, Outbox, Settings};
 use crate::lb::conntrack::Conntrack;
@@ -34,6 +38,7 @@ pub struct Worker {
     packets: PacketBatch,
     datagrams: DatagramBatch,
     out: Outbox,
+    has_received: bool,
 }
 
 impl Worker {
@@ -45,33 +50,53 @@ impl Worker {
             packets: PacketBatch::new(OVERLAY_BATCH, SPARE_SLABS),
             datagrams: DatagramBatch::new(UNDERLAY_BATCH, SPARE_SLABS),
             out: Outbox::default(),
+            has_received: false,
         }
     }
 
-    /// One batch in each direction. Returns how many packets and datagrams were received.
+    /// One batch from each side that is ready. Returns how many packets and datagrams were received.
     ///
     /// # Errors
     /// When the device or the socket is broken.
-    pub fn turn(&mut self, now: Instant) -> io::Result<usize> {
-        let packets = self.io.overlay.recv_batch(&mut self.packets)?;
-        if packets > 0 {
-            self.engine.encap(&mut self.packets, now, &mut self.out);
-            self.flush(Side::Overlay);
+    pub fn turn(&mut self, ready: Ready, now: Instant) -> io::Result<usize> {
+        let mut received = 0;
+        if ready.overlay {
+            let packets = self.io.overlay.recv_batch(&mut self.packets)?;
+            if packets > 0 {
+                self.engine.encap(&mut self.packets, now, &mut self.out);
+                self.flush(Side::Overlay);
+            }
+            received += packets;
         }
-        let datagrams = self.io.underlay.recv_batch(&mut self.datagrams)?;
-        if datagrams > 0 {
-            self.engine.decap(&mut self.datagrams, now, &mut self.out);
-            self.flush(Side::Underlay);
+        if ready.underlay {
+            let datagrams = self.io.underlay.recv_batch(&mut self.datagrams)?;
+            if datagrams > 0 {
+                self.engine.decap(&mut self.datagrams, now, &mut self.out);
+                self.flush(Side::Underlay);
+            }
+            received += datagrams;
         }
         self.engine.expire(now);
-        Ok(packets + datagrams)
+        self.has_received = received > 0;
+        Ok(received)
     }
 
-    /// Sleeps until there is something to do.
+    /// Which sides are ready, without waiting.
+    ///
+    /// # Errors
+    /// When the operating system refuses to tell.
+    pub fn look(&mut self) -> io::Result<Ready> {
+        self.io.wait.wait(Some(Duration::ZERO))
+    }
+
+    /// Sleeps until there is something to do, and tells which sides are ready.
     ///
     /// # Errors
     /// When the operating system refuses to wait.
-    pub fn wait(&mut self, now: Instant) -> io::Result<()> {
+    pub fn wait(&mut self, now: Instant) -> io::Result<Ready> {
+        if self.has_received && !self.io.wait.is_level_triggered() {
+            return Ok(Ready::ALL);
+        }
         self.io.wait.wait(self.engine.poll_timeout().map(|at| at.since(now)))
     }
 
@@ -124,38 +149,18 @@ pub struct WorkersConfig {
     pub connections: usize,
     /// How workers look for work.
     pub poll: Poll,
-}
-
-/// How a worker looks for work when there is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Poll {
-    /// It looks again and again for some 50 us after the last packet, and then sleeps: an answer that comes at once
-    /// finds it awake.
-    #[default]
-    Adaptive,
-    /// It sleeps at once.
-    Interrupt,
-    /// It never sleeps.
-    Busy,
-}
-
-/// How long an adaptive worker looks for more after the last packet: longer than a round trip between two nodes of
-/// one site, short beside the time slice of anyone it keeps from running.
-const SPIN_FOR: Duration = Duration::from_micros(50);
-
-impl Poll {
-    fn sleeps(self, idle_for: Duration) -> bool {
-        match self {
-            Self::Adaptive => idle_for >= SPIN_FOR,
-            Self::Interrupt => true,
-            Self::Busy => false,
-        }
-    }
+    /// The CPU that the worker at the same place stays on; a worker without one runs anywhere.
+    pub cpus: Vec<usize>,
 }
 
 impl Default for WorkersConfig {
     fn default() -> Self {
-        Self { settings: Settings::default(), connections: 1_000_000, poll: Poll::default() }
+        Self {
+            settings: Settings::default(),
+            connections: 1_000_000,
+            poll: Poll::default(),
+            cpus: Vec::new(),
+        }
     }
 }
 
@@ -211,9 +216,10 @@ impl Workers {
             let engine = workers.engine(writer, config, number);
             let (stop, wakers) = (Arc::clone(&workers.stop), Arc::clone(&workers.wakers));
             let thread = thread::Builder::new().name(format!("windlass-{number}"));
-            let poll = config.poll;
+            let (poll, cpu) = (config.poll, config.cpus.get(number).copied());
             let run = move || {
                 let _ends = StopAllOnExit { stop: Arc::clone(&stop), wakers };
+                cpu.map_or(Ok(()), device::stay_on)?;
                 run(Worker::new(io, engine), poll, &stop, origin)
             };
             match thread.spawn(run) {
@@ -297,17 +303,20 @@ impl Drop for StopAllOnExit {
 
 fn run(mut worker: Worker, poll: Poll, stop: &AtomicBool, origin: SystemInstant) -> io::Result<()> {
     let clock = || Instant::since_origin(origin);
-    let mut busy_at = Instant::ZERO;
+    let mut idle = Idle::new(poll);
+    let mut ready = Ready::ALL;
     while !stop.load(Ordering::Acquire) {
         let now = clock();
-        if worker.turn(now)? > 0 {
-            busy_at = now;
-        } else if poll.sleeps(now.since(busy_at)) {
-            worker.wait(clock())?;
-        } else {
-            // Whoever shares this core may be the one that sends next.
-            thread::yield_now();
-        }
+        let has_received = worker.turn(ready, now)? > 0;
+        ready = match idle.after_turn(has_received, now) {
+            Next::Look => worker.look()?,
+            Next::Yield => {
+                thread::yield_now();
+                idle.has_yielded(now, clock());
+                worker.look()?
+            }
+            Next::Sleep => worker.wait(clock())?,
+        };
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ pub mod packets;
 pub mod peer;
 pub mod pod;
 pub mod process;
+pub mod scrapers;
 pub mod topology;
 pub mod traffic;
 pub mod windows;

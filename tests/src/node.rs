@@ -19,7 +19,8 @@ pub const DEVICE: &str = "windlass0";
 /// The default source VIP of IPv4.
 pub const SOURCE_VIP: &str = "169.254.77.1";
 
-const START_LIMIT: Duration = Duration::from_secs(10);
+/// 100,000 services take a while.
+const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const LOG_LINES_SHOWN: usize = 60;
 
@@ -47,7 +48,7 @@ impl<'a> WindlassNode<'a> {
     /// Starts `windlass run` on that node and waits until its device carries its routes and its port is bound.
     ///
     /// # Errors
-    /// When it ends, or is not up within 10 s; the error carries its log.
+    /// When it ends, or is not up within a minute; the error carries its log.
     pub fn start(host: &'a Host, objects: &Objects, flags: &[&str]) -> Result<Self> {
         let folders = Folders::new(objects)?;
         let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
@@ -133,6 +134,11 @@ impl<'a> WindlassNode<'a> {
         self.wait_until_up()
     }
 
+    /// The flags of the next [`WindlassNode::start_again`].
+    pub fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(ToString::to_string).collect();
+    }
+
     /// Sends SIGTERM and expects exit code 0, and the host as it was before the first start.
     ///
     /// # Errors
@@ -183,6 +189,8 @@ pub enum Hindrance {
     None,
     /// The process lacks CAP_NET_ADMIN.
     NoNetAdmin,
+    /// The process lacks CAP_NET_RAW.
+    NoNetRaw,
     /// There is no /dev/net/tun.
     NoTun,
 }
@@ -193,6 +201,7 @@ impl Hindrance {
         match self {
             Self::None => r#"exec "$@""#,
             Self::NoNetAdmin => r#"exec setpriv --bounding-set=-net_admin "$@""#,
+            Self::NoNetRaw => r#"exec setpriv --bounding-set=-net_raw "$@""#,
             Self::NoTun => r#"mount -t tmpfs none /dev/net && exec "$@""#,
         }
     }
@@ -201,7 +210,7 @@ impl Hindrance {
 /// Runs `windlass run` where it is expected to refuse, and gives how it ended; it must have touched nothing.
 ///
 /// # Errors
-/// When it has not ended within 10 s, or changed the host.
+/// When it has not ended within a minute, or changed the host.
 pub fn run_refused(host: &Host, objects: &Objects, flags: &[&str], hindrance: Hindrance) -> Result<Ended> {
     let folders = Folders::new(objects)?;
     let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
@@ -211,7 +220,7 @@ pub fn run_refused(host: &Host, objects: &Objects, flags: &[&str], hindrance: Hi
 /// Runs `windlass check` and gives how it ended; it must have touched nothing.
 ///
 /// # Errors
-/// When it has not ended within 10 s, or changed the host.
+/// When it has not ended within a minute, or changed the host.
 pub fn run_check(host: &Host, objects: &Objects, flags: &[&str], hindrance: Hindrance) -> Result<Ended> {
     let folders = Folders::new(objects)?;
     let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();

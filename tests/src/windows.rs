@@ -168,7 +168,9 @@ impl<'a> WindowsNode<'a> {
 impl Drop for WindowsNode<'_> {
     fn drop(&mut self) {
         if !self.stopped {
-            eprintln!("--- log of windlass.exe on {}:\n{}", self.host.spec.name, self.log());
+            // What it counts says more than its log when packets are missing.
+            let counters = self.ask(&["show", "counters"]).unwrap_or_else(|error| format!("{error:#}"));
+            eprintln!("--- log of windlass.exe on {}:\n{}\n{counters}", self.host.spec.name, self.log());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{METHOD, Report, Row, key, number, range};
+use super::{METHOD, Report, Row, absent, key, number, range};
 use crate::measure::{Better, Figure, Measure};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;\
@@ -29,6 +29,7 @@ pub fn render(report: &Report) -> String {
         self::measure(&mut page, report, measure);
     }
     programming(&mut page, report);
+    goals(&mut page, report);
     contestants(&mut page, report);
     push(&mut page, "</body></html>");
     page
@@ -79,6 +80,9 @@ fn ratios(page: &mut String, report: &Report) {
         push(page, "</tr>");
     }
     push(page, "</table></div>");
+    for left_out in &report.left_out {
+        push(page, &format!("<p class=\"skipped\">SKIPPED: {}</p>", escape(left_out)));
+    }
 }
 
 fn ratio(row: &Row, measure: &Measure, figure: &Figure) -> String {
@@ -109,7 +113,7 @@ fn measure(page: &mut String, report: &Report, measure: &Measure) {
         push(page, &format!("<tr><td>{}</td>", escape(row.contestant.title)));
         for figure in measure.figures {
             let key = key(measure, figure);
-            let value = row.summaries.get(&key).map_or_else(|| "FAILED".to_owned(), range);
+            let value = row.summaries.get(&key).map_or_else(|| absent(row), range);
             let ratio = row.ratios.get(&key).map_or_else(String::new, |it| format!("{}x", range(it)));
             push(page, &format!("<td>{value}</td><td>{ratio}</td>"));
         }
@@ -163,21 +167,40 @@ fn programming(page: &mut String, report: &Report) {
         return;
     }
     push(page, "<h2>Services, until they are in force (once per run)</h2><table><tr><th>who</th>");
-    push(page, "<th>services</th><th>all, s</th><th>one more, s</th><th>what it spans</th></tr>");
+    push(
+        page,
+        "<th>services</th><th>all, s</th><th>one more, s</th><th>one changed, s</th><th>what it spans</th></tr>",
+    );
     for programming in &report.programming {
         push(
             page,
             &format!(
-                "<tr><td>{}</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td>{:.4}</td><td>{:.4}</td><td>{:.4}</td><td>{}</td></tr>",
                 escape(&programming.title),
                 programming.services,
                 programming.all_s,
                 programming.one_more_s,
+                programming.change_one_s,
                 escape(programming.spans)
             ),
         );
     }
     push(page, "</table>");
+}
+
+fn goals(page: &mut String, report: &Report) {
+    if report.goals.is_empty() {
+        return;
+    }
+    push(page, "<h2>Goals between contestants</h2><ul>");
+    for goal in &report.goals {
+        let class = if goal.reached { "better" } else { "worse" };
+        push(
+            page,
+            &format!("<li>{}: <span class=\"{class}\">{}</span></li>", escape(&goal.title), goal.verdict()),
+        );
+    }
+    push(page, "</ul>");
 }
 
 fn contestants(page: &mut String, report: &Report) {

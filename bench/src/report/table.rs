@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{METHOD, Report, Row, key, range};
+use super::{METHOD, Report, Row, absent, key, range};
 use crate::measure::{Figure, Measure};
 use crate::programming::Programming;
 
@@ -12,6 +12,7 @@ pub fn render(report: &Report) -> String {
     let mut text = String::new();
     figures(&mut text, report);
     programming(&mut text, report);
+    goals(&mut text, report);
     method(&mut text, report);
     ratios(&mut text, report);
     text
@@ -22,7 +23,7 @@ fn figures(text: &mut String, report: &Report) {
         line(text, &format!("\n{}: {}, {}", measure.title, figure.title, figure.unit));
         for row in report.rows.iter().filter(|row| row.skipped.is_none()) {
             let key = key(measure, figure);
-            let value = row.summaries.get(&key).map_or_else(|| "FAILED".to_owned(), range);
+            let value = row.summaries.get(&key).map_or_else(|| absent(row), range);
             let ratio = row.ratios.get(&key).map_or_else(String::new, |ratio| format!("{}x", range(ratio)));
             line(text, &format!("  {:<46} {value:<28} {ratio}", row.contestant.title));
         }
@@ -34,9 +35,15 @@ fn programming(text: &mut String, report: &Report) {
         if index == 0 {
             line(text, "\nServices, until they are in force, s (once per run)");
         }
-        let Programming { title, all_s, one_more_s, spans, .. } = programming;
-        let seconds = format!("{all_s:.3}, one more {one_more_s:.3}");
-        line(text, &format!("  {title:<46} {seconds:<28} {spans}"));
+        let Programming { title, all_s, one_more_s, change_one_s, spans, .. } = programming;
+        let seconds = format!("{all_s:.4}, one more {one_more_s:.4}, one changed {change_one_s:.4}");
+        line(text, &format!("  {title:<46} {seconds:<46} {spans}"));
+    }
+}
+
+fn goals(text: &mut String, report: &Report) {
+    for goal in &report.goals {
+        line(text, &format!("\n{}: {}", goal.title, goal.verdict()));
     }
 }
 
@@ -93,6 +100,9 @@ fn ratios(text: &mut String, report: &Report) {
         if let Some(why) = &row.skipped {
             line(text, &format!("\nSKIPPED: {}: {why}", row.contestant.title));
         }
+    }
+    for left_out in &report.left_out {
+        line(text, &format!("\nSKIPPED: {left_out}"));
     }
     line(text, &format!("\n{}", report.settings.command));
 }

@@ -17,26 +17,41 @@ const BATCH: usize = 64;
 const BUFFER_LEN: usize = 2048;
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// How many datagrams came.
+/// Datagrams that came.
 #[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
+pub(super) struct Counter {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// Datagrams and their payload bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
 
 impl Counter {
-    pub(super) fn read(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    pub(super) fn read(&self) -> Count {
+        Count { packets: self.packets.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }
 
     /// Reads when nothing has come for 50 ms.
-    pub(super) fn read_at_rest(&self) -> u64 {
+    pub(super) fn read_at_rest(&self) -> Count {
         let mut last = self.read();
         loop {
             thread::sleep(Duration::from_millis(50));
             let count = self.read();
-            if count == last {
+            if count.packets == last.packets {
                 return count;
             }
             last = count;
         }
+    }
+
+    fn add(&self, count: Count) {
+        self.packets.fetch_add(count.packets, Ordering::Relaxed);
+        self.bytes.fetch_add(count.bytes, Ordering::Relaxed);
     }
 }
 
@@ -48,10 +63,10 @@ pub(super) fn serve(socket: &UdpSocket, counter: &Counter) -> Result<()> {
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(BATCH, None);
     loop {
         match receive(socket, &mut headers, &mut buffers) {
-            Ok(counted) => counter.0.fetch_add(counted, Ordering::Relaxed),
-            Err(Errno::EINTR | Errno::ECONNREFUSED) => 0,
+            Ok(counted) => counter.add(counted),
+            Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
             Err(error) => return Err(error).context("recvmmsg"),
-        };
+        }
     }
 }
 
@@ -60,11 +75,11 @@ fn receive(
     socket: &UdpSocket,
     headers: &mut MultiHeaders<SockaddrStorage>,
     buffers: &mut [[u8; BUFFER_LEN]],
-) -> nix::Result<u64> {
+) -> nix::Result<Count> {
     let fd = socket.as_raw_fd();
     let mut slices: Vec<[IoSliceMut<'_>; 1]> =
         buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
-    let mut counted = 0;
+    let mut counted = Count::default();
     for message in recvmmsg(fd, headers, slices.iter_mut(), MsgFlags::MSG_WAITFORONE, None)? {
         let bytes = message.iovs().next().unwrap_or_default();
         match message.address {
@@ -72,7 +87,10 @@ fn receive(
                 // A lost answer is what the client is there to see.
                 let _ = sendto(fd, bytes, &from, MsgFlags::empty());
             }
-            _ => counted += 1,
+            _ => {
+                counted.packets += 1;
+                counted.bytes += u64::try_from(message.bytes).unwrap_or_default();
+            }
         }
     }
     Ok(counted)

@@ -109,6 +109,12 @@ const HOST_CASES: &[HostCase] = &[
     ("no privilege", |f| f.host.net_admin = Ok(false), (Error, "privilege"), &["CAP_NET_ADMIN"]),
     ("no TUN", |f| f.host.tun = Ok(false), (Error, "tun"), &["/dev/net/tun", "modprobe tun"]),
     ("a TUN that cannot be opened", |f| f.host.tun = Err("denied".into()), (Unseen, "tun"), &["denied"]),
+    (
+        "an underlay device without offloads",
+        |f| f.host.links.as_mut().unwrap()[1].offloads_off = vec!["tx-udp-segmentation", "rx-gro"],
+        (Note, "offloads"),
+        &["eth0", "tx-udp-segmentation is off", "ethtool -K eth0 tx-udp-segmentation on rx-gro on"],
+    ),
     ("no nft", |f| f.host.nft = Ok(false), (Error, "nft"), &["nftables"]),
     (
         "port taken",

@@ -41,6 +41,7 @@ pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
     let ended = signals.wait_while(reload::LOOK_EVERY, || {
         reload.look(&mut running);
         running.reap();
+        running.look_for_pods();
         drops.look(Instant::now(), |reason| running.dropped(reason));
         running.is_well()
     });

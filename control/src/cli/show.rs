@@ -198,6 +198,7 @@ fn device(args: &ShowArgs, socket: &Path) -> anyhow::Result<String> {
             line("device", device.name.clone()),
             line("MTU", device.mtu.to_string()),
             line("workers", device.workers.to_string()),
+            line("CPUs", if device.cpus.is_empty() { "any".to_owned() } else { list(&device.cpus) }),
             line("source ports", list(&device.source_ports)),
         ];
         rows.extend(device.facts.iter().map(|fact| line("", fact.clone())));

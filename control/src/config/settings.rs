@@ -101,6 +101,15 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_POLL", value_name = "MODE", hide_env_values = true)]
     poll: Option<String>,
 
+    /// CPU of each worker, like 0,1, or auto [default: any]
+    #[arg(long, env = "WINDLASS_PIN", value_name = "CPUS", hide_env_values = true)]
+    pin: Option<Vec<String>>,
+
+    /// Let the pods' host-side veths aggregate what pods send (GRO), until exit [default: false]
+    #[arg(long, env = "WINDLASS_TUNE_PODS", value_name = "BOOL", num_args = 0..=1,
+        default_missing_value = "true", hide_env_values = true)]
+    tune_pods: Option<String>,
+
     /// Exchange no superpackets with the overlay device [default: false]
     #[arg(long, env = "WINDLASS_NO_TUN_OFFLOAD", value_name = "BOOL", num_args = 0..=1,
         default_missing_value = "true", hide_env_values = true)]
@@ -115,6 +124,11 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_NO_GRO", value_name = "BOOL", num_args = 0..=1,
         default_missing_value = "true", hide_env_values = true)]
     no_gro: Option<String>,
+
+    /// Hand superpackets to the network card encapsulated: auto (where a trial succeeds), on or off [default: auto]
+    #[arg(long, env = "WINDLASS_TUNNEL_GSO", value_name = "WHEN", hide_env_values = true)]
+    tunnel_gso: Option<String>,
+
     /// Run in spite of this failed check; "windlass check" names them
     #[arg(long, env = "WINDLASS_IGNORE", value_name = "CHECK", hide_env_values = true)]
     ignore: Option<Vec<String>>,
@@ -126,7 +140,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 29] = [
     "manifests",
     "node",
     "underlay-addr",
@@ -147,9 +161,12 @@ pub const NAMES: [&str; 26] = [
     "dscp",
     "annotation-prefix",
     "poll",
+    "pin",
+    "tune-pods",
     "no-tun-offload",
     "no-gso",
     "no-gro",
+    "tunnel-gso",
     "ignore",
     "verbose",
     "config",

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::SockRef;
-use windlass_dataplane::device::{SendReport, UnderlaySocket, Wait, Waker};
+use windlass_dataplane::device::{Ready, SendReport, UnderlaySocket, Wait, Waker};
 use windlass_dataplane::packet::{Checksum, Datagram, DatagramBatch, PacketPool};
 
 use super::bridge::Bridge;
@@ -163,12 +163,13 @@ pub(super) struct LoopbackWait {
 }
 
 impl Wait for LoopbackWait {
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Ready> {
         self.bell.asleep.store(true, Ordering::SeqCst);
         // Whoever sends a packet after this look sees that the worker sleeps, and rings.
-        let result = if self.bridge.has_work() { Ok(()) } else { self.sleep(timeout) };
+        let only_looks = timeout == Some(Duration::ZERO) || self.bridge.has_work();
+        let result = if only_looks { Ok(()) } else { self.sleep(timeout) };
         self.bell.asleep.store(false, Ordering::SeqCst);
-        result
+        result.map(|()| Ready::ALL)
     }
 }
 

@@ -133,6 +133,8 @@ pub struct DeviceRow {
     pub mtu: u32,
     /// Threads that forward.
     pub workers: usize,
+    /// The CPU each of them stays on; empty when they run anywhere.
+    pub cpus: Vec<usize>,
     /// The UDP ports that VXLAN is sent from, per underlay address one after the other.
     pub source_ports: Vec<u16>,
     /// What device and sockets can do.

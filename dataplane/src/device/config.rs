@@ -50,11 +50,25 @@ pub struct Offloads {
     pub udp_send: bool,
     /// Several datagrams per received message (UDP_GRO).
     pub udp_receive: bool,
+    /// Superpackets handed to the network card already encapsulated.
+    pub tunnel_gso: TunnelGsoMode,
+}
+
+/// Whether superpackets leave by the tunnel-GSO lane, where the system has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TunnelGsoMode {
+    /// Where a trial at start shows that they leave in one piece.
+    #[default]
+    Auto,
+    /// Always: without the lane nothing is opened.
+    On,
+    /// Never.
+    Off,
 }
 
 impl Default for Offloads {
     fn default() -> Self {
-        Self { device: true, udp_send: true, udp_receive: true }
+        Self { device: true, udp_send: true, udp_receive: true, tunnel_gso: TunnelGsoMode::Auto }
     }
 }
 
@@ -173,6 +187,12 @@ pub enum DeviceError {
     NoSourcePort {
         /// The address.
         address: IpAddr,
+    },
+    /// The tunnel-GSO lane was asked for.
+    #[error("the tunnel-GSO lane is to be on and cannot work: {reason}; or set tunnel-gso to auto or off")]
+    NoTunnelGso {
+        /// What stands in its way.
+        reason: String,
     },
     /// A driver's library could not be used.
     #[error("{library}: {reason}")]

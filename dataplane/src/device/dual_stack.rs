@@ -9,28 +9,37 @@ use crate::packet::{Datagram, DatagramBatch, PacketPool};
 pub(super) struct DualStack<U> {
     v4: Option<U>,
     v6: Option<U>,
+    /// Which family is asked first, and how many batches in a row it has given.
     v6_first: bool,
+    in_a_row: u32,
     /// Datagrams of the family being sent, when a batch has both.
     sorted: Vec<Datagram>,
 }
 
+/// Batches that one family may give in a row while the other may have some too.
+const MAX_IN_A_ROW: u32 = 8;
+
 impl<U: UnderlaySocket> DualStack<U> {
     /// Sends and receives through `v4` and `v6`; what has no pool is refused.
     pub(super) fn new(v4: Option<U>, v6: Option<U>) -> Self {
-        Self { v4, v6, v6_first: false, sorted: Vec::new() }
+        Self { v4, v6, v6_first: false, in_a_row: 0, sorted: Vec::new() }
     }
 }
 
 impl<U: UnderlaySocket> UnderlaySocket for DualStack<U> {
-    /// Each family is first in turn, so that a flood on one does not starve the other.
+    /// The family that gave the last batch is asked first, as most nodes use one, but only so often that a flood on
+    /// one does not starve the other.
     fn recv_batch(&mut self, batch: &mut DatagramBatch) -> io::Result<usize> {
-        self.v6_first = !self.v6_first;
-        let (first, second) =
-            if self.v6_first { (&mut self.v6, &mut self.v4) } else { (&mut self.v4, &mut self.v6) };
         batch.clear();
-        for pool in [first, second].into_iter().flatten() {
+        if self.in_a_row == MAX_IN_A_ROW {
+            (self.v6_first, self.in_a_row) = (!self.v6_first, 0);
+        }
+        for v6 in [self.v6_first, !self.v6_first] {
+            let Some(pool) = (if v6 { &mut self.v6 } else { &mut self.v4 }) else { continue };
             let count = pool.recv_batch(batch)?;
             if count > 0 {
+                self.in_a_row = if v6 == self.v6_first { self.in_a_row + 1 } else { 1 };
+                self.v6_first = v6;
                 return Ok(count);
             }
         }
@@ -70,12 +79,14 @@ mod tests {
     #[derive(Default)]
     struct Fake {
         waiting: usize,
+        asked: usize,
         sent: u64,
     }
 
     impl UnderlaySocket for Fake {
         fn recv_batch(&mut self, batch: &mut DatagramBatch) -> io::Result<usize> {
             batch.clear();
+            self.asked += 1;
             Ok(self.waiting)
         }
 
@@ -106,10 +117,20 @@ mod tests {
 
     #[test]
     fn a_flood_on_one_family_does_not_starve_the_other() {
-        let (v4, v6) = (Fake { waiting: 1, sent: 0 }, Fake { waiting: 2, sent: 0 });
+        let [v4, v6] = [1, 2].map(|waiting| Fake { waiting, ..Fake::default() });
         let mut both = DualStack::new(Some(v4), Some(v6));
         let mut batch = DatagramBatch::new(1, 0);
-        let counts: Vec<_> = (0..4).map(|_| both.recv_batch(&mut batch).unwrap()).collect();
-        assert_eq!(counts, [2, 1, 2, 1]);
+        let counts: Vec<_> = (0..17).map(|_| both.recv_batch(&mut batch).unwrap()).collect();
+        assert_eq!(counts, [[1; 8], [2; 8]].concat().into_iter().chain([1]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_family_without_traffic_is_seldom_asked() {
+        let mut both = DualStack::new(Some(Fake::default()), Some(Fake { waiting: 1, ..Fake::default() }));
+        let mut batch = DatagramBatch::new(1, 0);
+        for _ in 0..80 {
+            assert_eq!(both.recv_batch(&mut batch).unwrap(), 1);
+        }
+        assert!(both.v4.unwrap().asked <= 11);
     }
 }

@@ -1,14 +1,20 @@
 //! Linux: TUN, UDP sockets, epoll, and the host's addresses, routes, settings and filter rules.
 
+mod affinity;
+mod capture;
 mod control;
+mod ethtool;
 mod host;
 mod joined;
 mod links;
 mod messages;
 mod netlink;
 mod nft;
+mod offloads;
 mod open;
 mod outgoing;
+mod patience;
+mod pods;
 mod port;
 mod routes;
 mod send;
@@ -18,13 +24,16 @@ mod survey;
 mod sys;
 mod sysctl;
 mod tun;
+mod tunnel_gso;
 mod udp;
 mod virtio;
 mod wait;
 
+pub use affinity::{stay_on, usable_cpus};
 pub use host::HostState;
 pub use links::{default_route_interface, local_addresses};
 pub use open::open;
+pub use pods::PodTuning;
 pub use survey::{is_managed, probe_vxlan_port, survey};
 pub use tun::{Tun, TunConfig, TunOffload};
 

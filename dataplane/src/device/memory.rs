@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::segments::{self, ENCAPSULATION_LEN, Superpacket, segment_count};
-use super::{OverlayDevice, SendReport, UnderlaySocket, Wait, Waker, WorkerIo};
+use super::{OverlayDevice, Ready, SendReport, UnderlaySocket, Wait, Waker, WorkerIo};
 use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBatch, PacketBuf, PacketPool};
 
 /// A packet outside any pool.
@@ -267,7 +267,7 @@ impl Waker for MemoryWaker {
 pub struct MemoryWait(Arc<MemoryWaker>);
 
 impl Wait for MemoryWait {
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Ready> {
         let woken = self.0.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let mut woken = match timeout {
             Some(timeout) => {
@@ -280,7 +280,7 @@ impl Wait for MemoryWait {
             }
         };
         *woken = false;
-        Ok(())
+        Ok(Ready::ALL)
     }
 }
 

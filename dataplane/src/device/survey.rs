@@ -62,7 +62,15 @@ pub struct SurveyedLink {
     pub vxlan_vni: Option<u32>,
     /// The UDP port of a vxlan device.
     pub vxlan_port: Option<u16>,
+    /// Those of [`OFFLOADS`] that it could have and that are off.
+    pub offloads_off: Vec<&'static str>,
 }
+
+/// What the underlay device can do for many datagrams at once, by ethtool's names, and what its lack costs.
+pub const OFFLOADS: [(&str, &str); 2] = [
+    ("tx-udp-segmentation", "the CPU cuts joined datagrams before the device has them"),
+    ("rx-gro", "datagrams of peers on the wire come one by one"),
+];
 
 /// A route of the main table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ pub use link::{HostState, default_route_interface, is_managed, local_addresses, 
 pub use security::restrict_to_administrators;
 pub use survey::survey;
 
-use super::config::{DeviceConfig, DeviceError, Opened};
+use super::config::{DeviceConfig, DeviceError, Opened, TunnelGsoMode};
 use super::dual_stack::DualStack;
 use super::{Waker, WorkerIo};
 
@@ -39,6 +39,9 @@ use super::{Waker, WorkerIo};
 /// # Errors
 /// Names what could not be opened and the remedy.
 pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
+    if config.offloads.tunnel_gso == TunnelGsoMode::On {
+        return Err(DeviceError::NoTunnelGso { reason: "only Linux has it".to_owned() });
+    }
     let pools = config
         .udp()
         .map(|udp| Ok((udp::UdpPool::open(&udp, config.offloads)?, udp)))

@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::decide::{self, Ingress, Related};
+use super::decide::{self, Ingress};
+use super::flows::Action;
 use super::observe::{Observer, Silent, Step};
+use super::templates::WayIn;
 use super::verdict::DropReason;
-use super::{Engine, Outbox, Resolved, Settings, segments, translate_error};
+use super::{Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, segments, translate_error};
 use crate::flow_cache::TO_OVERLAY;
 use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -24,71 +26,70 @@ impl Engine {
     /// Processes what the underlay socket has received; what is to be sent is added to `out`.
     pub fn decap(&mut self, batch: &mut DatagramBatch, now: Instant, out: &mut Outbox) {
         let tables = std::sync::Arc::clone(self.reader.load());
-        for index in 0..batch.datagrams.len() {
-            let datagram = batch.datagrams[index];
+        let DatagramBatch { pool, datagrams } = batch;
+        let prefetch = |engine: &Self, pool: &PacketPool, later: &Datagram| {
+            engine.flows.prefetch(pool.bytes(&later.packet).get(FRAME_OFFSET..).unwrap_or_default());
+        };
+        datagrams.iter().take(PREFETCH_AHEAD).for_each(|datagram| prefetch(self, pool, datagram));
+        for (index, datagram) in datagrams.iter().enumerate() {
+            if let Some(later) = datagrams.get(index + PREFETCH_AHEAD) {
+                prefetch(self, pool, later);
+            }
             self.counters.underlay.received_bytes.add(datagram.packet.len() as u64);
-            for packet in gro_parts(&batch.pool, &datagram.packet) {
-                self.decap_packet(&tables, &mut batch.pool, Datagram { packet, ..datagram }, now, out);
+            let outer = OuterHeader { source: datagram.remote.ip(), tos: datagram.tos };
+            for packet in gro_parts(pool, &datagram.packet) {
+                self.decap_packet(&tables, pool, packet, &outer, now, out);
             }
         }
     }
 
+    #[inline]
     fn decap_packet(
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
-        datagram: Datagram,
+        mut packet: PacketBuf,
+        outer: &OuterHeader,
         now: Instant,
         out: &mut Outbox,
     ) {
         // 1. VXLAN and Ethernet headers, and the lengths of what they carry.
-        let outer = OuterHeader { source: datagram.remote.ip(), tos: datagram.tos };
-        let frame = match Frame::parse(pool.bytes(&datagram.packet)) {
+        let frame = match Frame::parse(pool.bytes(&packet)) {
             Ok(frame) => frame,
             Err(reason) => return self.drop_received(reason),
         };
-        let mut packet = datagram.packet;
         packet.pop(frame.ip_offset);
-        let Ok(inner) = frame.inner(pool.bytes(&packet)) else {
-            return self.drop_received(DropReason::Malformed);
-        };
+        let mut inner = InnerPacket::default();
+        if let Err(reason) = frame.read_inner(pool.bytes(&packet), &mut inner) {
+            return self.drop_received(reason);
+        }
         packet.truncate(inner.total_len as usize);
         mend_superpacket(pool, &mut packet, &inner, tables.local().overlay_mtu);
         let segments = segments(&packet, &inner);
         self.counters.underlay.received.add(segments);
-
-        // 2. Is it for us, and from whom it claims to be? A way in that passed before is known by number; the
-        //    rest of the check, the inner source, is what a cached flow has passed.
         if frame.reserved_bits {
             if self.settings.strict_reserved_bits {
                 return self.counters.count_drop(DropReason::VxlanReservedBits, segments);
             }
             self.counters.reserved_bits.add(segments);
         }
-        let way_in = (frame.vni, outer.source, frame.dst_mac);
-        let known = self.templates.ingress(way_in);
-        let hit = known.and_then(|id| self.cached(tables, &inner, id, now));
 
-        let related = self.related(pool.bytes(&packet), &inner, now);
-
-        // 3. Else every check, connections (a reply gets its VIP back) and the route.
-        let resolved = match hit {
-            Some(action) => Resolved::Forward(action),
-            None => self.admit_and_resolve(tables, &frame, &outer, &inner, &related, now),
+        // 2. Is it for us, and from whom it claims to be? A way in that passed before is known by number; the
+        //    rest of the check, the inner source, is what a cached flow has passed. Else every check, connections
+        //    (a reply gets its VIP back) and the route.
+        let known = self.templates.ingress(frame.way_in(outer));
+        let action = match known.and_then(|id| self.cached(tables, &inner, id, now)) {
+            Some(action) => action,
+            None => match self.decap_undecided(tables, pool, &packet, &inner, (&frame, outer), now) {
+                Ok(action) => action,
+                Err(reason) => return self.counters.count_drop(reason, segments),
+            },
         };
-        let action = match resolved {
-            Resolved::Forward(action) if action.template() == TO_OVERLAY => action,
-            Resolved::ForwardError(translation, action) if action.template() == TO_OVERLAY => {
-                translate_error(pool, &packet, &inner, &related, &translation);
-                action
-            }
-            Resolved::Drop(reason) => return self.counters.count_drop(reason, segments),
-            Resolved::Forward(_) | Resolved::ForwardError(..) | Resolved::EchoReply | Resolved::Reject(_) => {
-                return self.counters.count_drop(DropReason::DestinationNotLocal, segments);
-            }
-        };
+        if action.template() != TO_OVERLAY {
+            return self.counters.count_drop(DropReason::DestinationNotLocal, segments);
+        }
 
-        // 4. ECN (RFC 6040 section 4.2), then translate in place.
+        // 3. ECN (RFC 6040 section 4.2), then translate in place.
         match decap_ecn(outer.tos, inner.tos) {
             Some(ecn) if ecn == inner.tos & 0b11 => {}
             Some(ecn) => set_ecn(pool.bytes_mut(&packet), ecn),
@@ -98,26 +99,37 @@ impl Engine {
         out.packets.push(packet);
     }
 
-    fn admit_and_resolve(
+    /// The slow path: every check of where the packet comes from, and what the tables say.
+    #[cold]
+    fn decap_undecided(
         &mut self,
         tables: &ForwardingTables,
-        frame: &Frame,
-        outer: &OuterHeader,
+        pool: &mut PacketPool,
+        packet: &PacketBuf,
         inner: &InnerPacket,
-        related: &Related,
+        (frame, outer): (&Frame, &OuterHeader),
         now: Instant,
-    ) -> Resolved {
-        if let Err(reason) = admit(tables, &self.settings, frame, outer, inner, &mut Silent) {
-            return Resolved::Drop(reason);
-        }
+    ) -> Result<Action, DropReason> {
+        admit(tables, &self.settings, frame, outer, inner, &mut Silent)?;
         // A VTEP that is merely tolerated has no entry whose change would make its flows stale.
         let is_known = !tables.fdb().sources(frame.vni, outer.source).is_empty();
-        let way_in = (frame.vni, outer.source, frame.dst_mac);
-        let id = is_known.then(|| self.templates.intern_ingress(way_in));
+        let id = is_known.then(|| self.templates.intern_ingress(frame.way_in(outer)));
         let ingress = Ingress::Underlay { vni: frame.vni, source: outer.source };
-        self.resolve(tables, inner, related, ingress, id, now)
+        let related = self.related(pool.bytes(packet), inner, now);
+        match self.resolve(tables, inner, &related, ingress, id, now) {
+            Resolved::Forward(action) => Ok(action),
+            Resolved::ForwardError(translation, action) => {
+                if action.template() == TO_OVERLAY {
+                    translate_error(pool, packet, inner, &related, &translation);
+                }
+                Ok(action)
+            }
+            Resolved::Drop(reason) => Err(reason),
+            Resolved::EchoReply | Resolved::Reject(_) => Err(DropReason::DestinationNotLocal),
+        }
     }
 
+    #[cold]
     fn drop_received(&self, reason: DropReason) {
         self.counters.underlay.received.add(1);
         self.counters.count_drop(reason, 1);
@@ -176,13 +188,23 @@ impl Frame {
         Ok(Self { vni, reserved_bits, dst_mac: frame.dst(), is_v4, ip_offset })
     }
 
+    fn way_in(&self, outer: &OuterHeader) -> WayIn {
+        WayIn { vni: self.vni, source: outer.source, dst_mac: self.dst_mac }
+    }
+
     /// Parses the inner packet.
     ///
     /// # Errors
-    /// Malformed, or of another version than the ethertype says.
+    /// Malformed, or of another version than the EtherType says.
     pub fn inner(&self, bytes: &[u8]) -> Result<InnerPacket, DropReason> {
-        let inner = InnerPacket::parse(bytes).map_err(|_| DropReason::Malformed)?;
-        if inner.flow.src.is_ipv4() == self.is_v4 { Ok(inner) } else { Err(DropReason::Malformed) }
+        let mut inner = InnerPacket::default();
+        self.read_inner(bytes, &mut inner).map(|()| inner)
+    }
+
+    #[inline]
+    fn read_inner(&self, bytes: &[u8], inner: &mut InnerPacket) -> Result<(), DropReason> {
+        let read = inner.read(bytes).is_ok() && inner.flow.src.is_ipv4() == self.is_v4;
+        read.then_some(()).ok_or(DropReason::Malformed)
     }
 }
 
@@ -243,13 +265,8 @@ fn gro_parts(pool: &PacketPool, packet: &PacketBuf) -> impl Iterator<Item = Pack
         stride if first_datagram_len(pool.bytes(&packet)).is_some_and(|first| first > stride) => len.max(1),
         stride => stride,
     };
-    let whole = stride >= len;
-    (0..len.div_ceil(stride).max(1)).map(move |index| {
-        if whole {
-            return packet;
-        }
-        packet.slice(index * stride, stride.min(len - index * stride))
-    })
+    std::iter::successors(Some(0), move |at| Some(at + stride).filter(|next| *next < len))
+        .map(move |at| if stride >= len { packet } else { packet.slice(at, stride.min(len - at)) })
 }
 
 fn first_datagram_len(payload: &[u8]) -> Option<usize> {

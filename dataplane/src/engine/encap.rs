@@ -2,27 +2,33 @@
 //! device, when a service's backend is here).
 
 use super::decide::Ingress;
+use super::flows::Action;
 use super::respond::Answer;
+use super::templates::Template;
 use super::verdict::DropReason;
-use super::{Action, Dscp, Engine, Outbox, Resolved, segments, translate_error};
+use super::{Dscp, Engine, Outbox, PREFETCH_AHEAD, Resolved, segments, translate_error};
 use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{Datagram, PacketBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
 use crate::time::Instant;
 use crate::wire::answer::echo;
 use crate::wire::inner::InnerPacket;
-use crate::wire::{ethernet, vxlan};
 
 impl Engine {
     /// Processes what an overlay device has received; what is to be sent is added to `out`.
     pub fn encap(&mut self, batch: &mut PacketBatch, now: Instant, out: &mut Outbox) {
         let tables = std::sync::Arc::clone(self.reader.load());
-        for index in 0..batch.packets.len() {
-            let packet = batch.packets[index];
-            self.encap_packet(&tables, &mut batch.pool, packet, now, out);
+        let PacketBatch { pool, packets } = batch;
+        packets.iter().take(PREFETCH_AHEAD).for_each(|packet| self.flows.prefetch(pool.bytes(packet)));
+        for (index, packet) in packets.iter().enumerate() {
+            if let Some(later) = packets.get(index + PREFETCH_AHEAD) {
+                self.flows.prefetch(pool.bytes(later));
+            }
+            self.encap_packet(&tables, pool, *packet, now, out);
         }
     }
 
+    #[inline]
     fn encap_packet(
         &mut self,
         tables: &ForwardingTables,
@@ -33,10 +39,11 @@ impl Engine {
     ) {
         // 1. Every length is checked once; what follows cannot run off the end.
         self.counters.overlay.received_bytes.add(packet.len() as u64);
-        let Ok(inner) = InnerPacket::parse(pool.bytes(&packet)) else {
+        let mut inner = InnerPacket::default();
+        if inner.read(pool.bytes(&packet)).is_err() {
             self.counters.overlay.received.add(1);
             return self.counters.count_drop(DropReason::Malformed, 1);
-        };
+        }
         packet.truncate(inner.total_len as usize);
         let segments = segments(&packet, &inner);
         self.counters.overlay.received.add(segments);
@@ -49,9 +56,16 @@ impl Engine {
                 None => return,
             },
         };
+        if action.template() == TO_OVERLAY {
+            action.translate(pool, &packet, &inner);
+            return out.packets.push(packet);
+        }
+        let Some(template) = self.templates.get(action.template()) else {
+            return self.counters.count_drop(DropReason::NoRoute, segments);
+        };
 
         // 3. Too long for the path: the sender is told while the packet is still as it sent it.
-        if let Some(mtu) = self.exceeded_mtu(tables, &packet, &inner, &action) {
+        if let Some(mtu) = exceeded_mtu(tables, template, &packet, &inner) {
             let source = tables.local().source_vip(inner.flow.src);
             self.respond(pool, &packet, &inner, Answer::TooBig { source, mtu }, now, out);
             let told = inner.dont_fragment;
@@ -61,11 +75,12 @@ impl Engine {
 
         // 4. Translate in place, and push the headers.
         action.translate(pool, &packet, &inner);
-        if action.template() == TO_OVERLAY {
-            out.packets.push(packet);
-        } else {
-            self.encapsulate(pool, packet, &inner, &action, out);
-        }
+        out.datagrams.push(Datagram {
+            packet: template.encapsulate(pool, packet, &inner),
+            remote: template.encapsulation.remote,
+            tos: self.outer_tos(inner.tos),
+            source_port: action.source_port(),
+        });
     }
 
     /// The slow path: what the tables say, done here and now unless the packet is to be forwarded.
@@ -102,52 +117,6 @@ impl Engine {
         None
     }
 
-    /// The overlay MTU toward the action's VTEP, if the packet is longer.
-    fn exceeded_mtu(
-        &self,
-        tables: &ForwardingTables,
-        packet: &PacketBuf,
-        inner: &InnerPacket,
-        action: &Action,
-    ) -> Option<u32> {
-        let encapsulation = self.templates.encapsulation(action.template())?;
-        let mtu = encapsulation.inner_mtu(tables.local().overlay_mtu);
-        let headers_len = u32::from(inner.l4_offset) + u32::from(inner.l4_header_len);
-        let wire_len = match packet.segment_len {
-            0 => inner.total_len,
-            segment_len => inner.total_len.min(headers_len + u32::from(segment_len)),
-        };
-        (wire_len > mtu).then_some(mtu)
-    }
-
-    fn encapsulate(
-        &self,
-        pool: &mut PacketPool,
-        mut packet: PacketBuf,
-        inner: &InnerPacket,
-        action: &Action,
-        out: &mut Outbox,
-    ) {
-        let Some(encapsulation) = self.templates.encapsulation(action.template()) else {
-            return self.counters.count_drop(DropReason::NoRoute, segments(&packet, inner));
-        };
-        let ethertype = if inner.flow.src.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
-        let head = pool.push(&mut packet, vxlan::HEADER_LEN + ethernet::HEADER_LEN);
-        vxlan::emit(head, encapsulation.vni);
-        ethernet::emit(
-            &mut head[vxlan::HEADER_LEN..],
-            encapsulation.dst_mac,
-            encapsulation.src_mac,
-            ethertype,
-        );
-        out.datagrams.push(Datagram {
-            packet,
-            remote: encapsulation.remote,
-            tos: self.outer_tos(inner.tos),
-            source_port: action.source_port(),
-        });
-    }
-
     /// ECN is copied (RFC 6040 section 4.1, normal mode); DSCP by setting (RFC 2983).
     fn outer_tos(&self, inner: u8) -> u8 {
         match self.settings.dscp {
@@ -164,4 +133,21 @@ impl Engine {
             self.counters.count_drop(DropReason::Malformed, 1);
         }
     }
+}
+
+/// The overlay MTU toward the template's VTEP, if the packet is longer.
+#[inline]
+fn exceeded_mtu(
+    tables: &ForwardingTables,
+    template: &Template,
+    packet: &PacketBuf,
+    inner: &InnerPacket,
+) -> Option<u32> {
+    let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu);
+    let headers_len = u32::from(inner.l4_offset) + u32::from(inner.l4_header_len);
+    let wire_len = match packet.segment_len {
+        0 => inner.total_len,
+        segment_len => inner.total_len.min(headers_len + u32::from(segment_len)),
+    };
+    (wire_len > mtu).then_some(mtu)
 }

@@ -1,24 +1,85 @@
 //! Interned encapsulations and ingresses, so that a cached flow names them by number.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
+
+use foldhash::HashMap;
 
 use super::verdict::Encapsulation;
 use crate::flow_cache::{IngressId, TO_OVERLAY};
-use crate::wire::ethernet::Mac;
-use crate::wire::vxlan::Vni;
+use crate::packet::{PacketBuf, PacketPool};
+use crate::wire::bytes::put_u16;
+use crate::wire::ethernet::{self, Mac};
+use crate::wire::inner::InnerPacket;
+use crate::wire::vxlan::{self, Vni};
 
-/// An admitted way in: network, outer source, inner destination MAC.
-pub(super) type Admitted = (Vni, IpAddr, Mac);
+/// A way in: only those that have been admitted have a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WayIn {
+    /// Network.
+    pub(super) vni: Vni,
+    /// Outer source.
+    pub(super) source: IpAddr,
+    /// Inner destination.
+    pub(super) dst_mac: Mac,
+}
+
+/// In two words (IPv4) or three: every packet of a node that talks to several looks one up.
+impl Hash for WayIn {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [a, b, c, d, e, f] = self.dst_mac.0;
+        let (mac, vni) = (u64::from_be_bytes([0, 0, a, b, c, d, e, f]), u64::from(self.vni.get()));
+        match self.source {
+            IpAddr::V4(source) => state.write_u64(u64::from(source.to_bits()) << 32 | vni),
+            IpAddr::V6(source) => state.write_u128(source.to_bits() ^ u128::from(vni) << 104),
+        }
+        state.write_u64(mac);
+    }
+}
+
+/// An encapsulation, and the headers that it pushes.
+pub(super) struct Template {
+    pub(super) encapsulation: Encapsulation,
+    /// VXLAN and inner Ethernet, all but the EtherType.
+    head: [u8; HEAD_LEN],
+}
+
+const HEAD_LEN: usize = vxlan::HEADER_LEN + ethernet::HEADER_LEN;
+
+impl Template {
+    fn new(encapsulation: Encapsulation) -> Self {
+        let mut head = [0; HEAD_LEN];
+        vxlan::emit(&mut head, encapsulation.vni);
+        let Encapsulation { dst_mac, src_mac, .. } = encapsulation;
+        ethernet::emit(&mut head[vxlan::HEADER_LEN..], dst_mac, src_mac, 0);
+        Self { encapsulation, head }
+    }
+
+    /// The packet with its inner Ethernet and VXLAN headers before it.
+    #[inline]
+    pub(super) fn encapsulate(
+        &self,
+        pool: &mut PacketPool,
+        mut packet: PacketBuf,
+        inner: &InnerPacket,
+    ) -> PacketBuf {
+        let head = pool.push(&mut packet, HEAD_LEN);
+        head.copy_from_slice(&self.head);
+        let ethertype = if inner.flow.src.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
+        put_u16(head, HEAD_LEN - 2, ethertype);
+        packet
+    }
+}
 
 /// The encapsulations and ingresses that cached flows refer to.
 #[derive(Default)]
 pub(super) struct Templates {
-    encapsulations: Vec<Encapsulation>,
+    templates: Vec<Template>,
     numbers: HashMap<(Vni, Mac, Mac, SocketAddr), u16>,
-    ingresses: HashMap<Admitted, IngressId>,
-    last_ingress: Option<(Admitted, IngressId)>,
+    ingresses: HashMap<WayIn, IngressId>,
+    last_ingress: Option<(WayIn, IngressId)>,
     ingresses_ever: u32,
 }
 
@@ -27,15 +88,18 @@ impl Templates {
     /// alone is a VTEP's that was replaced: flows decided under the old one are stale.
     pub(super) fn intern(&mut self, encapsulation: &Encapsulation) -> Option<u16> {
         let Encapsulation { vni, dst_mac, src_mac, remote, .. } = *encapsulation;
-        let next = u16::try_from(self.encapsulations.len()).ok().filter(|next| *next != TO_OVERLAY);
+        let next = u16::try_from(self.templates.len()).ok().filter(|next| *next != TO_OVERLAY);
         match self.numbers.entry((vni, dst_mac, src_mac, remote)) {
             Entry::Occupied(known) => {
-                self.encapsulations[usize::from(*known.get())] = encapsulation.clone();
+                let template = &mut self.templates[usize::from(*known.get())];
+                if !template.encapsulation.path_mtu.is(&encapsulation.path_mtu) {
+                    *template = Template::new(encapsulation.clone());
+                }
                 Some(*known.get())
             }
             Entry::Vacant(vacant) => {
                 let next = next?;
-                self.encapsulations.push(encapsulation.clone());
+                self.templates.push(Template::new(encapsulation.clone()));
                 Some(*vacant.insert(next))
             }
         }
@@ -47,15 +111,15 @@ impl Templates {
         *self = Self { ingresses_ever: self.ingresses_ever, ..Self::default() };
     }
 
-    /// The encapsulation of a number.
+    /// The template of a number.
     #[inline]
-    pub(super) fn encapsulation(&self, index: u16) -> Option<&Encapsulation> {
-        self.encapsulations.get(usize::from(index))
+    pub(super) fn get(&self, index: u16) -> Option<&Template> {
+        self.templates.get(usize::from(index))
     }
 
     /// The number of an ingress that has been admitted before.
     #[inline]
-    pub(super) fn ingress(&mut self, admitted: Admitted) -> Option<IngressId> {
+    pub(super) fn ingress(&mut self, admitted: WayIn) -> Option<IngressId> {
         match self.last_ingress {
             Some((last, id)) if last == admitted => Some(id),
             _ => {
@@ -67,7 +131,7 @@ impl Templates {
     }
 
     /// The number of an ingress that has just been admitted. Only known VTEPs get here, so there are few.
-    pub(super) fn intern_ingress(&mut self, admitted: Admitted) -> IngressId {
+    pub(super) fn intern_ingress(&mut self, admitted: WayIn) -> IngressId {
         let ever = &mut self.ingresses_ever;
         *self.ingresses.entry(admitted).or_insert_with(|| {
             *ever += 1;

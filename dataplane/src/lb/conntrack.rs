@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
+use hashbrown::hash_table::Entry;
 
+use super::flow_index::{FlowIndex, Indexed};
+use super::sharded::Sharded;
 use super::tcp_state::TcpState;
 use crate::time::Instant;
 use crate::wire::flow::{FlowKey, Protocol, Vip};
@@ -151,6 +152,9 @@ pub enum InsertError {
     Full,
 }
 
+/// A client of a service.
+type Client = (IpAddr, Vip);
+
 /// A client's stay with one backend (sessionAffinity ClientIP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Affinity {
@@ -158,25 +162,20 @@ struct Affinity {
     expires_at: Instant,
 }
 
-#[derive(Clone, Debug)]
-struct Indexed {
-    connection: Arc<Connection>,
-    direction: FlowDirection,
-}
-
 type DueQueue = Mutex<BTreeMap<u32, Vec<Due>>>;
 
 #[derive(Debug)]
 enum Due {
     Connection(Arc<Connection>),
-    Affinity(IpAddr, Vip),
+    Affinity(Box<Client>),
 }
 
 /// The shared store of connections and affinities.
 #[derive(Debug)]
 pub struct Conntrack {
-    index: DashMap<FlowKey, Indexed>,
-    affinities: DashMap<(IpAddr, Vip), Affinity>,
+    index: FlowIndex,
+    affinities: Sharded<(Client, Affinity)>,
+    affinity_count: AtomicUsize,
     due: Box<[DueQueue]>,
     connections: AtomicUsize,
     /// Entries in the due queues, stale ones too: each holds its connection in memory.
@@ -188,8 +187,9 @@ impl Conntrack {
     /// A store for at most `capacity` connections (and as many affinities), swept by `workers` workers.
     pub fn new(capacity: usize, workers: usize) -> Self {
         Self {
-            index: DashMap::new(),
-            affinities: DashMap::new(),
+            index: FlowIndex::default(),
+            affinities: Sharded::default(),
+            affinity_count: AtomicUsize::new(0),
             due: (0..workers.max(1)).map(|_| DueQueue::default()).collect(),
             connections: AtomicUsize::new(0),
             reminders: AtomicUsize::new(0),
@@ -213,7 +213,7 @@ impl Conntrack {
     /// rolled back, and a packet translated by it would cross with another flow's.
     pub fn lookup(&self, flow: &FlowKey) -> Option<(Arc<Connection>, FlowDirection)> {
         loop {
-            let found = self.index.get(flow).map(|indexed| indexed.value().clone())?;
+            let found = self.index.get(flow)?;
             match found.connection.stage.load(Ordering::Acquire) {
                 LIVE => return Some((found.connection, found.direction)),
                 CLAIMED => std::thread::yield_now(),
@@ -224,7 +224,7 @@ impl Conntrack {
 
     /// Whether a reply of `flow` would be some connection's.
     pub fn is_taken(&self, flow: &FlowKey) -> bool {
-        self.index.contains_key(flow)
+        self.index.contains(flow)
     }
 
     /// Shows every live connection to `see` until that says no. Only the due queues are locked, and only while
@@ -288,26 +288,18 @@ impl Conntrack {
     }
 
     fn claim(&self, connection: &Arc<Connection>) -> Result<(), InsertError> {
-        let indexed = |direction| Indexed { connection: Arc::clone(connection), direction };
-        if !self.take_place(connection.original, indexed(FlowDirection::Original)) {
+        // The place of a connection that is gone counts as free: whoever removes it may have been interrupted.
+        let take_place = |direction| {
+            let indexed = Indexed { connection: Arc::clone(connection), direction };
+            self.index.insert(indexed, |known| known.stage.load(Ordering::Acquire) == GONE)
+        };
+        if !take_place(FlowDirection::Original) {
             return Err(InsertError::Exists);
         }
-        if !self.take_place(connection.reply, indexed(FlowDirection::Reply)) {
+        if !take_place(FlowDirection::Reply) {
             return Err(InsertError::ReplyTaken);
         }
         Ok(())
-    }
-
-    /// The place of a connection that is gone counts as free: whoever removes it may have been interrupted.
-    fn take_place(&self, flow: FlowKey, indexed: Indexed) -> bool {
-        match self.index.entry(flow) {
-            Entry::Occupied(mut known) if known.get().connection.stage.load(Ordering::Acquire) == GONE => {
-                known.insert(indexed);
-            }
-            Entry::Occupied(_) => return false,
-            Entry::Vacant(vacant) => drop(vacant.insert(indexed)),
-        }
-        true
     }
 
     /// Forgets a connection.
@@ -321,7 +313,7 @@ impl Conntrack {
     }
 
     fn unindex(&self, flow: &FlowKey, connection: &Arc<Connection>) {
-        self.index.remove_if(flow, |_, indexed| Arc::ptr_eq(&indexed.connection, connection));
+        self.index.remove(flow, connection);
     }
 
     /// A packet with TCP `flags` (0 for UDP): advances the state and the timer.
@@ -349,8 +341,14 @@ impl Conntrack {
 
     /// The backend that `client` stays with, if its stay has not ended.
     pub fn affinity(&self, client: IpAddr, vip: Vip, now: Instant) -> Option<SocketAddr> {
-        let affinity = self.affinities.get(&(client, vip))?;
+        let affinity = self.stay(&(client, vip))?;
         (affinity.expires_at > now).then_some(affinity.backend)
+    }
+
+    fn stay(&self, client: &Client) -> Option<Affinity> {
+        let hash = self.affinities.hash(client);
+        self.affinities
+            .with(hash, |shard| shard.find(hash, |(known, _)| known == client).map(|(_, affinity)| *affinity))
     }
 
     /// Makes `client` stay with `backend` for `timeout` from now on. A full store keeps what it has.
@@ -363,17 +361,26 @@ impl Conntrack {
         now: Instant,
         worker: usize,
     ) {
-        let expires_at = now + timeout;
-        let full = self.affinities.len() >= self.capacity;
-        match self.affinities.entry((client, vip)) {
-            Entry::Occupied(mut known) => {
-                known.insert(Affinity { backend, expires_at });
+        let (client, affinity) = ((client, vip), Affinity { backend, expires_at: now + timeout });
+        let hash = self.affinities.hash(&client);
+        let rehash = |(client, _): &(Client, Affinity)| self.affinities.hash(client);
+        let full = self.affinity_count.load(Ordering::Relaxed) >= self.capacity;
+        let is_new = self.affinities.with(hash, |shard| {
+            match shard.entry(hash, |(known, _)| *known == client, rehash) {
+                Entry::Occupied(mut known) => {
+                    known.get_mut().1 = affinity;
+                    false
+                }
+                Entry::Vacant(_) if full => false,
+                Entry::Vacant(vacant) => {
+                    vacant.insert((client, affinity));
+                    true
+                }
             }
-            Entry::Vacant(_) if full => {}
-            Entry::Vacant(vacant) => {
-                drop(vacant.insert(Affinity { backend, expires_at }));
-                self.push_due(worker, expires_at.tick() + 1, Due::Affinity(client, vip));
-            }
+        });
+        if is_new {
+            self.affinity_count.fetch_add(1, Ordering::Relaxed);
+            self.push_due(worker, affinity.expires_at.tick() + 1, Due::Affinity(Box::new(client)));
         }
     }
 
@@ -383,7 +390,7 @@ impl Conntrack {
             let Some(due) = self.pop_due(worker, now.tick()) else { return };
             match due {
                 (tick, Due::Connection(connection)) => self.expire_connection(worker, tick, &connection, now),
-                (_, Due::Affinity(client, vip)) => self.expire_affinity(worker, client, vip, now),
+                (_, Due::Affinity(client)) => self.expire_affinity(worker, client, now),
             }
         }
     }
@@ -405,12 +412,17 @@ impl Conntrack {
         }
     }
 
-    fn expire_affinity(&self, worker: usize, client: IpAddr, vip: Vip, now: Instant) {
-        let ended = self.affinities.remove_if(&(client, vip), |_, affinity| affinity.expires_at <= now);
-        if ended.is_none()
-            && let Some(tick) = self.affinities.get(&(client, vip)).map(|known| known.expires_at.tick() + 1)
-        {
-            self.push_due(worker, tick, Due::Affinity(client, vip));
+    fn expire_affinity(&self, worker: usize, client: Box<Client>, now: Instant) {
+        let hash = self.affinities.hash(&*client);
+        let ended = self.affinities.with(hash, |shard| {
+            let ended =
+                |(known, affinity): &(Client, Affinity)| known == &*client && affinity.expires_at <= now;
+            shard.find_entry(hash, ended).map(|entry| entry.remove()).is_ok()
+        });
+        if ended {
+            self.affinity_count.fetch_sub(1, Ordering::Relaxed);
+        } else if let Some(affinity) = self.stay(&client) {
+            self.push_due(worker, affinity.expires_at.tick() + 1, Due::Affinity(client));
         }
     }
 

@@ -1,9 +1,11 @@
 //! Which connection the later fragments of a packet belong to: they carry no ports.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use foldhash::HashMap;
 
 use super::conntrack::{Connection, FlowDirection};
 use crate::time::Instant;

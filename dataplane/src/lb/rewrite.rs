@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 
 use crate::packet::Checksum;
+use crate::wire::bytes::{put, put_u16, u16_at};
 use crate::wire::checksum::Delta;
-use crate::wire::flow::{FlowKey, Protocol};
+use crate::wire::flow::{Addresses, FlowKey, Protocol};
+use crate::wire::ipv4;
 
 /// What a translation does to the three sums of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,17 +47,20 @@ fn replace_addr(delta: Delta, from: IpAddr, to: IpAddr) -> Delta {
     }
 }
 
-/// New addresses and ports as they stand in the packet.
-#[derive(Clone, Copy, Debug)]
-pub struct Replacement<'a> {
-    /// Source address, 4 or 16 bytes.
-    pub src: &'a [u8],
-    /// Destination address, as long as the source.
-    pub dst: &'a [u8],
-    /// Source port.
-    pub src_port: u16,
-    /// Destination port.
-    pub dst_port: u16,
+/// A [`Rewrite`] in the form in which it goes into a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replacement<A> {
+    addresses: A,
+    ports: [u8; 4],
+    deltas: Deltas,
+}
+
+impl<A: Addresses> Replacement<A> {
+    /// The form of a rewrite to a flow of this family.
+    pub fn new(rewrite: &Rewrite) -> Self {
+        let ports = u32::from(rewrite.to.src_port) << 16 | u32::from(rewrite.to.dst_port);
+        Self { addresses: A::of(&rewrite.to), ports: ports.to_be_bytes(), deltas: rewrite.deltas }
+    }
 }
 
 /// What a rewrite must know of a parsed TCP or UDP packet.
@@ -72,26 +77,24 @@ pub struct Place {
 /// Rewrites `packet`, which begins at its IP header.
 ///
 /// An IPv4 UDP checksum of 0 stays 0 (RFC 768: none was computed), and one that becomes 0 is written as 0xFFFF.
-pub fn apply(packet: &mut [u8], place: Place, new: Replacement<'_>, deltas: &Deltas) {
+#[inline]
+pub fn apply<A: Addresses>(packet: &mut [u8], place: Place, new: &Replacement<A>) {
     let checksum_offset = match place.protocol {
         Protocol::TCP => 16,
         Protocol::UDP => 6,
         _ => return,
     };
-    let is_v4 = new.src.len() == 4;
-    let (src_at, dst_at) = if is_v4 { (12, 16) } else { (8, 24) };
-    packet[src_at..src_at + new.src.len()].copy_from_slice(new.src);
-    packet[dst_at..dst_at + new.dst.len()].copy_from_slice(new.dst);
-    if is_v4 {
-        update(packet, 10, |sum| deltas.header.apply(sum));
+    let Replacement { addresses, ports, deltas } = new;
+    put(packet, A::OFFSET, addresses.as_ref());
+    if A::IS_V4 {
+        update(packet, ipv4::CHECKSUM, |sum| deltas.header.apply(sum));
     }
     let Some(l4_offset) = place.l4_offset else { return };
-    packet[l4_offset..l4_offset + 2].copy_from_slice(&new.src_port.to_be_bytes());
-    packet[l4_offset + 2..l4_offset + 4].copy_from_slice(&new.dst_port.to_be_bytes());
+    put(packet, l4_offset, ports);
     let udp = place.protocol == Protocol::UDP;
     update(packet, l4_offset + checksum_offset, |sum| match place.checksum {
         Checksum::Partial { .. } => deltas.partial.apply_partial(sum),
-        Checksum::Complete if udp && is_v4 && sum == 0 => 0,
+        Checksum::Complete if udp && A::IS_V4 && sum == 0 => 0,
         Checksum::Complete => match deltas.complete.apply(sum) {
             0 if udp => 0xffff,
             sum => sum,
@@ -99,7 +102,8 @@ pub fn apply(packet: &mut [u8], place: Place, new: Replacement<'_>, deltas: &Del
     });
 }
 
+#[inline]
 fn update(packet: &mut [u8], at: usize, change: impl FnOnce(u16) -> u16) {
-    let sum = change(u16::from_be_bytes([packet[at], packet[at + 1]]));
-    packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    let sum = change(u16_at(packet, at));
+    put_u16(packet, at, sum);
 }

@@ -1,9 +1,9 @@
 //! Stable slots and their epochs.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use ipnet::IpNet;
 
 use crate::wire::ethernet::Mac;

@@ -1,10 +1,10 @@
 //! The forwarding database: where on the underlay a MAC lives, and what each VTEP may send.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use foldhash::HashMap;
 use ipnet::IpNet;
 
 use crate::wire::ethernet::Mac;
@@ -63,6 +63,11 @@ impl PathMtu {
             0 => None,
             mtu => Some(mtu),
         }
+    }
+
+    /// Whether both are of one VTEP, and learn together.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Remembers `mtu`, in bytes of the outer IP packet.

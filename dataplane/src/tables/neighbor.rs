@@ -1,7 +1,8 @@
 //! Neighbors: the MAC of a next hop (what ARP and ND would answer).
 
-use std::collections::HashMap;
 use std::net::IpAddr;
+
+use foldhash::HashMap;
 
 use crate::wire::ethernet::Mac;
 use crate::wire::vxlan::Vni;

@@ -1,9 +1,10 @@
 //! Services: a VIP and the backends behind it.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+
+use foldhash::HashMap;
 
 use crate::lb::select::Selector;
 

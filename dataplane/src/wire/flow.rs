@@ -1,9 +1,11 @@
 //! What a packet belongs to: its flow, and the hashes of flows.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 pub use super::protocol::Protocol;
+use super::{ipv4, ipv6};
 
 /// A service's virtual address: one port number may serve TCP and UDP apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +25,7 @@ impl fmt::Display for Vip {
 }
 
 /// What tells one flow's packets of one direction from all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowKey {
     /// Source address.
     pub src: IpAddr,
@@ -35,6 +37,30 @@ pub struct FlowKey {
     pub src_port: u16,
     /// Destination port; the identifier of an ICMP echo; else 0.
     pub dst_port: u16,
+}
+
+/// In two words (IPv4) or five, instead of field by field: the connection table hashes four keys per new flow.
+impl Hash for FlowKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                state.write_u64(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
+            }
+            (src, dst) => {
+                state.write_u128(ipv6_bits(src));
+                state.write_u128(ipv6_bits(dst));
+            }
+        }
+        state.write_u64(self.ports_and_protocol());
+    }
+}
+
+/// Nobody's: unspecified IPv4 addresses.
+impl Default for FlowKey {
+    fn default() -> Self {
+        portless(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into(), Protocol(0))
+    }
 }
 
 impl FlowKey {
@@ -51,6 +77,11 @@ impl FlowKey {
         }
     }
 
+    #[inline]
+    fn ports_and_protocol(&self) -> u64 {
+        u64::from(self.src_port) << 24 | u64::from(self.dst_port) << 8 | u64::from(self.protocol.0)
+    }
+
     /// A hash that both directions share: for the outer source port and for picking a worker. Version 1, the
     /// same on every node and after every restart.
     #[inline]
@@ -63,14 +94,65 @@ impl FlowKey {
     /// restart. Anyone can compute it: a table that strangers fill must not be keyed by it.
     #[inline]
     pub fn fixed_hash(&self) -> u64 {
-        let rest =
-            u64::from(self.src_port) << 24 | u64::from(self.dst_port) << 8 | u64::from(self.protocol.0);
+        let rest = self.ports_and_protocol();
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 mix(mix(SEED_V4 ^ (u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()))) ^ rest)
             }
             (src, dst) => mix(mix(hash_addr(src)).wrapping_add(hash_addr(dst)) ^ rest),
         }
+    }
+}
+
+/// Both addresses of a flow as they stand in an IP header, the source before the destination: 8 bytes (IPv4) or 32
+/// (IPv6).
+pub trait Addresses: Copy + Eq + Default + AsRef<[u8]> {
+    /// The IP version.
+    const IS_V4: bool;
+
+    /// Where they begin in the IP header.
+    const OFFSET: usize;
+
+    /// Those of a flow of this family; zeros for the other family.
+    fn of(flow: &FlowKey) -> Self;
+
+    /// Those in the IP header that `bytes` begin with, if there are so many.
+    fn peek(bytes: &[u8]) -> Option<Self>;
+}
+
+impl Addresses for [u8; 8] {
+    const IS_V4: bool = true;
+    const OFFSET: usize = ipv4::SRC;
+
+    #[inline]
+    fn of(flow: &FlowKey) -> Self {
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (flow.src, flow.dst) else { return Self::default() };
+        (u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits())).to_be_bytes()
+    }
+
+    #[inline]
+    fn peek(bytes: &[u8]) -> Option<Self> {
+        bytes.get(Self::OFFSET..)?.first_chunk().copied()
+    }
+}
+
+impl Addresses for [u8; 32] {
+    const IS_V4: bool = false;
+    const OFFSET: usize = ipv6::SRC;
+
+    #[inline]
+    fn of(flow: &FlowKey) -> Self {
+        let mut both = Self::default();
+        if let (IpAddr::V6(src), IpAddr::V6(dst)) = (flow.src, flow.dst) {
+            both[..16].copy_from_slice(&src.octets());
+            both[16..].copy_from_slice(&dst.octets());
+        }
+        both
+    }
+
+    #[inline]
+    fn peek(bytes: &[u8]) -> Option<Self> {
+        bytes.get(Self::OFFSET..)?.first_chunk().copied()
     }
 }
 
@@ -94,6 +176,15 @@ fn mix(mut value: u64) -> u64 {
     value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ value >> 31
+}
+
+/// An IPv4 address as IPv4-mapped (RFC 4291 section 2.5.5.2).
+#[inline]
+fn ipv6_bits(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
 }
 
 #[inline]

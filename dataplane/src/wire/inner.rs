@@ -22,7 +22,7 @@ pub enum Fragment {
 }
 
 /// What one pass over an inner packet finds. Every length in it has been checked against the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InnerPacket {
     /// Its flow; ports 0 for protocols without them and for later fragments.
     pub flow: FlowKey,
@@ -53,9 +53,20 @@ impl InnerPacket {
     /// extension headers, or when it is a fragment too small for its transport header.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut packet = Self::default();
+        packet.read(bytes).map(|()| packet)
+    }
+
+    /// [`Self::parse`] into a packet that is there: a result of this size would be copied for every packet. After an
+    /// error its content means nothing.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    #[inline]
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         match ip_version(bytes) {
-            Some(4) => Self::parse_v4(bytes),
-            Some(6) => Self::parse_v6(bytes),
+            Some(4) => self.read_v4(bytes),
+            Some(6) => self.read_v6(bytes),
             Some(_) => Err(Malformed::Invalid),
             None => Err(Malformed::Truncated),
         }
@@ -67,9 +78,10 @@ impl InnerPacket {
         usize::from(self.l4_offset) + usize::from(self.l4_header_len)
     }
 
-    fn parse_v4(bytes: &[u8]) -> Result<Self, Malformed> {
+    #[inline]
+    fn read_v4(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let ip = ipv4::Ipv4::new_checked(bytes)?;
-        let packet = Self {
+        *self = Self {
             flow: portless(ip.src().into(), ip.dst().into(), ip.protocol()),
             l4: L4::Other,
             fragment: fragment(ip.fragment_offset(), ip.more_fragments()),
@@ -80,10 +92,11 @@ impl InnerPacket {
             ttl: ip.ttl(),
             dont_fragment: ip.dont_fragment(),
         };
-        packet.with_transport(ip.payload(), ip.fragment_offset())
+        self.read_transport(ip.payload(), ip.fragment_offset())
     }
 
-    fn parse_v6(bytes: &[u8]) -> Result<Self, Malformed> {
+    #[inline]
+    fn read_v6(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let ip = ipv6::Ipv6::new_checked(bytes)?;
         let upper = ip.upper_layer()?;
         let offset = upper.fragment.map_or(0, |header| header.offset);
@@ -91,7 +104,7 @@ impl InnerPacket {
         if total_len > usize::from(u16::MAX) {
             return Err(Malformed::Invalid);
         }
-        let packet = Self {
+        *self = Self {
             flow: portless(ip.src().into(), ip.dst().into(), upper.protocol),
             l4: L4::Other,
             fragment: fragment(offset, upper.fragment.is_some_and(|header| header.more)),
@@ -102,13 +115,13 @@ impl InnerPacket {
             ttl: ip.hop_limit(),
             dont_fragment: true,
         };
-        packet.with_transport(&ip.payload()[upper.offset - ipv6::HEADER_LEN..], offset)
+        self.read_transport(&ip.payload()[upper.offset - ipv6::HEADER_LEN..], offset)
     }
 
     #[inline]
-    fn with_transport(mut self, l4: &[u8], fragment_offset: usize) -> Result<Self, Malformed> {
+    fn read_transport(&mut self, l4: &[u8], fragment_offset: usize) -> Result<(), Malformed> {
         if self.fragment == Fragment::Later {
-            return self.with_later_fragment(l4, fragment_offset);
+            return self.read_later_fragment(l4, fragment_offset);
         }
         match self.flow.protocol {
             Protocol::TCP => {
@@ -140,10 +153,10 @@ impl InnerPacket {
             }
             _ => {}
         }
-        Ok(self)
+        Ok(())
     }
 
-    fn with_later_fragment(mut self, payload: &[u8], offset: usize) -> Result<Self, Malformed> {
+    fn read_later_fragment(&mut self, payload: &[u8], offset: usize) -> Result<(), Malformed> {
         // A piece that would overwrite TCP's flags on reassembly (RFC 3128), or end past the longest packet.
         let hides_flags = self.flow.protocol == Protocol::TCP && offset < 16;
         if hides_flags || offset + payload.len() > usize::from(u16::MAX) {
@@ -155,7 +168,7 @@ impl InnerPacket {
             protocol if is_icmp(protocol, self.flow.src) => L4::Icmp,
             _ => L4::Other,
         };
-        Ok(self)
+        Ok(())
     }
 }
 

@@ -23,8 +23,8 @@ const IDENT: usize = 4;
 const FRAGMENT: usize = 6;
 const TTL: usize = 8;
 const PROTOCOL: usize = 9;
-const CHECKSUM: usize = 10;
-const SRC: usize = 12;
+pub(crate) const CHECKSUM: usize = 10;
+pub(super) const SRC: usize = 12;
 const DST: usize = 16;
 
 /// A packet from its IPv4 header on.

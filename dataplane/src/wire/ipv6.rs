@@ -28,7 +28,7 @@ const VERSION: usize = 0;
 const PAYLOAD_LEN: usize = 4;
 const NEXT_HEADER: usize = 6;
 const HOP_LIMIT: usize = 7;
-const SRC: usize = 8;
+pub(super) const SRC: usize = 8;
 const DST: usize = 24;
 
 /// A packet from its IPv6 header on.

@@ -31,7 +31,7 @@ impl fmt::Display for Protocol {
 }
 
 /// What the transport header is, as far as the engine treats it apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum L4 {
     /// TCP with its flags, 0 in a later fragment.
     Tcp {
@@ -49,6 +49,7 @@ pub enum L4 {
     /// Any other ICMP or ICMPv6 message, and a later fragment of one.
     Icmp,
     /// Any other protocol, ESP and AH among them.
+    #[default]
     Other,
 }
 

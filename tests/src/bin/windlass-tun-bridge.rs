@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
-use windlass_dataplane::device::{self, DeviceConfig, Offloads, WorkerIo};
+use windlass_dataplane::device::{self, DeviceConfig, Offloads, TunnelGsoMode, WorkerIo};
 use windlass_dataplane::packet::{Datagram, DatagramBatch, PacketBatch};
 
 /// Packets moved at a time.
@@ -16,7 +16,8 @@ fn main() -> Result<()> {
     let mut config = DeviceConfig::new(name, mtu.parse()?, Ipv4Addr::LOCALHOST.into(), port.parse()?);
     config.source_ports = 1;
     // Wintun knows neither superpackets nor partial checksums.
-    config.offloads = Offloads { device: false, udp_send: false, udp_receive: false };
+    config.offloads =
+        Offloads { device: false, udp_send: false, udp_receive: false, tunnel_gso: TunnelGsoMode::Off };
     let mut workers = device::open(&config)?.workers;
     println!("ready");
     bridge(workers.pop().context("one worker was asked for")?)

@@ -10,6 +10,8 @@ mod refusals;
 mod reload;
 mod scrape;
 mod services;
+mod tuning;
+mod tunnel_gso;
 mod windlass_pair;
 
 use windlass_tests::traffic::Traffic;

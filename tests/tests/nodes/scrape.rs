@@ -1,16 +1,15 @@
 //! E11, G14: whoever scrapes slowly, holds connections open or sends garbage disturbs nobody's packets.
 
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use windlass_tests::netns::Netns;
 use windlass_tests::node::WindlassNode;
 use windlass_tests::objects::Objects;
 use windlass_tests::peer::KernelPeer;
 use windlass_tests::pod::Pods;
-use windlass_tests::process::{Guarded, run, wait_until};
+use windlass_tests::process::{run, wait_until};
+use windlass_tests::scrapers::{bash, hostile};
 use windlass_tests::topology::{Family, Topology};
 use windlass_tests::traffic::{PORT, ping};
 
@@ -31,10 +30,7 @@ fn e11_g14_slow_and_hostile_scrapers_disturb_no_packet() -> Result<()> {
     let _server = traffic().serve(&far.netns, far.ip(family), PORT)?;
     ping(&pod.netns, far.ip(family))?;
 
-    let hostile: Vec<Guarded> = [SLOW, GARBAGE, HUNGRY]
-        .into_iter()
-        .map(|script| Guarded::spawn(bash(&ours.netns, script).env("AT", METRICS)))
-        .collect::<Result<_>>()?;
+    let hostile = hostile(&ours.netns)?;
     thread::scope(|scope| -> Result<()> {
         let pings =
             scope.spawn(|| pod.netns.exec(&format!("ping -q -n -i 0.02 -c 150 -W 2 {}", far.ip(family))));
@@ -49,7 +45,7 @@ fn e11_g14_slow_and_hostile_scrapers_disturb_no_packet() -> Result<()> {
     let mut metrics = String::new();
     let mut missing = None;
     wait_until("every figure to be served", Duration::from_secs(30), || {
-        metrics = run(bash(&ours.netns, ASK).env("AT", METRICS)).unwrap_or_default();
+        metrics = run(&mut bash(&ours.netns, ASK)).unwrap_or_default();
         missing = FIGURES.iter().find(|line| !metrics.contains(**line));
         Ok(missing.is_none())
     })
@@ -67,22 +63,4 @@ const FIGURES: [&str; 7] = [
     "# TYPE windlass_drops_total counter",
 ];
 
-const METRICS: &str = "/dev/tcp/127.0.0.1/10249";
-
-/// Connections that ask for nothing. No child is left behind when the shell is killed.
-const SLOW: &str =
-    r#"while :; do for i in {10..49}; do eval "exec $i<>$AT"; done; read -r -t 60 -u 10; done"#;
-
-/// Connections that send what is no HTTP, over and over.
-const GARBAGE: &str = "while :; do (exec 3<>$AT; head -c 300000 /dev/urandom >&3) 2>/dev/null; done";
-
-/// A connection that asks for everything, over and over, and reads nothing.
-const HUNGRY: &str = r"while :; do (exec 3<>$AT; for i in $(seq 200); do printf 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'; done >&3) 2>/dev/null; done";
-
 const ASK: &str = r"exec 3<>$AT; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; timeout 2 cat <&3";
-
-fn bash(at: &Netns, script: &str) -> Command {
-    let mut command = at.command("bash");
-    command.args(["-c", script]);
-    command
-}

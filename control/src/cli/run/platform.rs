@@ -4,6 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -11,7 +12,9 @@ use windlass_control::compile::overlay_prefixes;
 use windlass_control::config::{Config, Dscp};
 use windlass_control::inspect::rows::DeviceRow;
 use windlass_control::node::{HostFacts, NodeSettings};
-use windlass_dataplane::device::{self, DeviceConfig, Family, HostPlan, HostState, LinkError, LocalAddress};
+use windlass_dataplane::device::{
+    self, DeviceConfig, Family, HostPlan, HostState, LinkError, LocalAddress, PodTuning,
+};
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine;
 use windlass_dataplane::tables::{Draft, ForwardingTables, TableSet, Writer};
@@ -57,6 +60,8 @@ impl HostFacts for Host {
 pub(super) struct Running {
     workers: Arc<Workers>,
     host: HostState,
+    pods: Option<PodTuning>,
+    pods_seen_at: Instant,
     writer: Writer,
     subject: Arc<Subject>,
     sizes: Arc<Mutex<Sizes>>,
@@ -82,23 +87,28 @@ pub(super) fn start(
     known: Known,
 ) -> anyhow::Result<Running> {
     let plan = host_plan(config, settings, tables);
+    let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
     let seed = RandomState::new().build_hasher().finish();
-    let opened = device::open(&device_config(config, settings, seed)?)?;
+    let mut opened = device::open(&device_config(config, settings, seed)?)?;
+    opened.facts.push(pods_fact(config).to_owned());
     for fact in &opened.facts {
         tracing::info!("{fact}");
     }
     let host = HostState::apply(plan)?;
+    let pods = pod_tuning(config, settings)?;
     let writer = Writer::new(tables.clone());
     let device = DeviceRow {
         name: opened.device,
         mtu: settings.overlay_mtu,
         workers: opened.workers.len(),
+        cpus: cpus.clone(),
         source_ports: opened.source_ports,
         facts: opened.facts,
     };
     let workers_config = WorkersConfig {
         settings: engine_settings(config, seed),
         poll: config.poll,
+        cpus,
         ..WorkersConfig::default()
     };
     let engine = workers_config.settings.clone();
@@ -106,7 +116,15 @@ pub(super) fn start(
     let io = opened.workers.into_iter().zip(opened.wakers).collect();
     let workers = Workers::spawn(io, &writer, &workers_config).context("cannot start the workers")?;
     let sizes = Arc::new(Mutex::new(Sizes::of(&writer.current())));
-    Ok(Running { workers: Arc::new(workers), host, writer, subject, sizes })
+    Ok(Running {
+        workers: Arc::new(workers),
+        host,
+        pods,
+        pods_seen_at: Instant::now(),
+        writer,
+        subject,
+        sizes,
+    })
 }
 
 impl Running {
@@ -138,6 +156,17 @@ impl Running {
         self.writer.reap();
     }
 
+    /// Tunes the veths of pods that have come, where that is wanted, once a second.
+    pub(super) fn look_for_pods(&mut self) {
+        let Some(pods) = self.pods.as_mut().filter(|_| self.pods_seen_at.elapsed() >= PODS_EVERY) else {
+            return;
+        };
+        self.pods_seen_at = Instant::now();
+        if let Err(error) = pods.look() {
+            tracing::debug!(%error, "pods that have come are not tuned");
+        }
+    }
+
     /// Packets dropped for a reason, by all workers.
     pub(super) fn dropped(&self, reason: DropReason) -> u64 {
         self.workers.counters().iter().map(|counters| counters.dropped(reason)).sum()
@@ -150,10 +179,11 @@ impl Running {
 
     /// Undoes what was made of the host and stops the workers, in the order in which packets lose nothing else.
     pub(super) fn stop(self) -> anyhow::Result<()> {
+        let pods = self.pods.map_or(Ok(()), PodTuning::undo).context("cannot put the pods' veths back");
         let undone = self.host.undo().context("cannot undo all of what was made of the host");
         let workers = Arc::into_inner(self.workers).context("the workers are still being read")?;
         let stopped = workers.stop().context("forwarding failed");
-        undone.and(stopped)
+        pods.and(undone).and(stopped)
     }
 }
 
@@ -162,6 +192,12 @@ const TXQUEUELEN: u32 = 4_096;
 
 /// Where previous sysctl values lie until they are restored: a folder that a reboot clears.
 const STATE_FILE: &str = "/run/windlass/sysctls";
+
+/// How often pods that have come are looked for.
+const PODS_EVERY: Duration = Duration::from_secs(1);
+
+/// Where previous settings of pods' veths lie until they are restored: as above.
+const PODS_FILE: &str = "/run/windlass/pods";
 
 /// Which families our pods have: IPv4 and IPv6.
 fn families(settings: &NodeSettings) -> (bool, bool) {
@@ -182,6 +218,21 @@ fn device_routes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
     routes.retain(|prefix| if prefix.addr().is_ipv6() { ipv6 } else { ipv4 });
     routes.extend(source_vips(settings).into_iter().map(IpNet::from));
     routes
+}
+
+/// Puts back what a killed run has left of the pods' veths, and tunes them where that is wanted.
+fn pod_tuning(config: &Config, settings: &NodeSettings) -> Result<Option<PodTuning>, LinkError> {
+    PodTuning::sweep(PODS_FILE.as_ref())?;
+    let begin = || PodTuning::begin(settings.pod_cidrs.clone(), Some(PODS_FILE.into()));
+    config.tune_pods.then(begin).transpose()
+}
+
+/// What becomes of the pods' veths, for the log and `show device`.
+fn pods_fact(config: &Config) -> &'static str {
+    match config.tune_pods {
+        true => "pods' veths: GRO on, also for UDP that is forwarded (--tune-pods)",
+        false => "pods' veths: as they are; --tune-pods lets them aggregate what pods send (GRO)",
+    }
 }
 
 fn host_plan(config: &Config, settings: &NodeSettings, tables: &TableSet) -> HostPlan {

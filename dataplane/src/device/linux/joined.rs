@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 
+use super::patience::Patience;
 use super::virtio;
 use crate::offload::coalesce::{Coalescer, Group, MAX_HEADERS_LEN, MAX_SEGMENTS};
 use crate::packet::{PacketBuf, PacketPool};
@@ -16,6 +17,7 @@ const PIECES: usize = MAX_SEGMENTS + 2;
 /// The system's: nothing has been written then.
 pub(super) fn write(
     mut file: &File,
+    patience: &mut Patience,
     pool: &PacketPool,
     packets: &[PacketBuf],
     coalescer: &Coalescer,
@@ -34,10 +36,6 @@ pub(super) fn write(
         *piece = IoSlice::new(&pool.bytes(&packets[member])[headers_len..]);
     }
     let pieces = pieces.get(..group.len() + 2)?;
-    loop {
-        match file.write_vectored(pieces) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            written => return Some(written.map(|len| len - virtio::HEADER_LEN)),
-        }
-    }
+    let written = patience.retry(file, || file.write_vectored(pieces));
+    Some(written.map(|len| len - virtio::HEADER_LEN))
 }

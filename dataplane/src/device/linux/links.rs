@@ -3,6 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::netlink::{self, Netlink, Request};
 use crate::device::host::{Family, InterfaceAddresses, LinkError, LocalAddress};
 
@@ -21,12 +23,21 @@ pub(super) struct Link {
     pub(super) index: u32,
     pub(super) name: String,
     pub(super) mtu: u32,
+    /// The bridge or other interface it is a port of.
+    pub(super) master: Option<u32>,
     /// What kind of device, unless it is hardware.
     pub(super) kind: Option<String>,
     /// The VNI of a vxlan device.
     pub(super) vxlan_vni: Option<u32>,
     /// The UDP port of a vxlan device.
     pub(super) vxlan_port: Option<u16>,
+}
+
+impl Link {
+    /// Whether it is of that kind.
+    pub(super) fn is(&self, kind: &str) -> bool {
+        self.kind.as_deref() == Some(kind)
+    }
 }
 
 /// Every address of every interface of this host.
@@ -61,7 +72,7 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-fn addresses() -> io::Result<Vec<LocalAddress>> {
+pub(super) fn addresses() -> io::Result<Vec<LocalAddress>> {
     let netlink = Netlink::open()?;
     let links = links(&netlink)?;
     let mut found = Vec::new();
@@ -96,6 +107,7 @@ fn link(body: &[u8]) -> Option<Link> {
         index: netlink::number(&header[4..])?,
         name: netlink::string(netlink::attribute(rest, libc::IFLA_IFNAME)?),
         mtu: netlink::attribute(rest, libc::IFLA_MTU).and_then(netlink::number).unwrap_or(0),
+        master: netlink::attribute(rest, libc::IFLA_MASTER).and_then(netlink::number),
         kind: details.and_then(kind),
         vxlan_vni: vxlan.and_then(|vxlan| netlink::attribute(vxlan, IFLA_VXLAN_ID)).and_then(netlink::number),
         vxlan_port: vxlan.and_then(vxlan_port),
@@ -149,6 +161,27 @@ fn default_route_of(body: &[u8], family: Family) -> Option<(u32, u32)> {
         }
     };
     Some((metric, index))
+}
+
+/// The interfaces of unicast routes of the main table whose destinations `is_wanted`.
+pub(super) fn routed(netlink: &Netlink, is_wanted: impl Fn(&IpNet) -> bool) -> io::Result<Vec<u32>> {
+    let mut found = Vec::new();
+    let request = Request::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &[0; ROUTE_HEADER_LEN]);
+    netlink.dump(request, |_, body| {
+        found.extend(route_of(body).filter(|(to, _)| is_wanted(to)).map(|(_, index)| index));
+    })?;
+    Ok(found)
+}
+
+/// Destination and interface of a unicast route of the main table.
+fn route_of(body: &[u8]) -> Option<(IpNet, u32)> {
+    let (header, rest) = body.split_at_checked(ROUTE_HEADER_LEN)?;
+    if header[4] != libc::RT_TABLE_MAIN || header[7] != libc::RTN_UNICAST {
+        return None;
+    }
+    let to = netlink::address(netlink::attribute(rest, libc::RTA_DST)?)?;
+    let index = netlink::number(netlink::attribute(rest, libc::RTA_OIF)?)?;
+    Some((IpNet::new(to, header[1]).ok()?, index))
 }
 
 /// The kernel's number of a family.

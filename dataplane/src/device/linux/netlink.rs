@@ -70,16 +70,21 @@ impl Request {
     }
 }
 
-/// A routing netlink socket of the network namespace of the thread that opens it.
+/// A netlink socket of the network namespace of the thread that opens it.
 #[derive(Debug)]
 pub(super) struct Netlink(OwnedFd);
 
 impl Netlink {
-    /// Opens it.
+    /// Opens one for routing.
     pub(super) fn open() -> io::Result<Self> {
+        Self::open_protocol(libc::NETLINK_ROUTE)
+    }
+
+    /// Opens one of another protocol.
+    pub(super) fn open_protocol(protocol: libc::c_int) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: takes integers only.
-        sys::owned(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) }).map(Self)
+        sys::owned(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) }).map(Self)
     }
 
     /// Sends a request and waits for its acknowledgement.

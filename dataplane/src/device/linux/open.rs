@@ -1,16 +1,18 @@
 //! Opening everything the workers of one node run on.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use super::port::{self, NamespaceLock};
-use super::socket;
 use super::source_ports::SourcePorts;
 use super::tun::{Tun, TunConfig, TunOffload};
+use super::tunnel_gso::{Lane, TunnelGso};
 use super::udp::UdpPool;
 use super::wait::EpollWait;
-use crate::device::config::{DeviceConfig, DeviceError, Offloads, Opened, UdpConfig};
+use super::{links, offloads, socket};
+use crate::device::config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode, UdpConfig};
 use crate::device::dual_stack::DualStack;
 use crate::device::{Waker, WorkerIo};
 
@@ -30,6 +32,7 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         .collect::<Result<Vec<_>, DeviceError>>()?;
     let superpackets = config.offloads.device;
     let tuns = Tun::create(&TunConfig { name: config.name.clone(), queues, mtu: config.mtu, superpackets })?;
+    let (lane, lane_fact) = open_lane(config)?;
     let mut opened = Opened {
         workers: Vec::with_capacity(queues),
         wakers: Vec::with_capacity(queues),
@@ -37,8 +40,9 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         source_ports: families.iter().flat_map(|(ports, _)| ports.ports()).copied().collect(),
         facts: facts(config, &tuns, &families),
     };
+    opened.facts.push(lane_fact);
     for tun in tuns {
-        let (worker, waker) = open_worker(tun, &families, &lock, config.offloads, queues > 1)?;
+        let (worker, waker) = open_worker(tun, &families, lane.as_ref(), &lock, config.offloads, queues > 1)?;
         opened.workers.push(worker);
         opened.wakers.push(waker);
     }
@@ -48,11 +52,12 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
 fn open_worker(
     tun: Tun,
     families: &[Family],
+    lane: Option<&Arc<TunnelGso>>,
     lock: &Arc<NamespaceLock>,
     offloads: Offloads,
     shared: bool,
 ) -> Result<(WorkerIo, Arc<dyn Waker>), DeviceError> {
-    let mut descriptors = vec![tun.as_raw_fd()];
+    let mut sockets = Vec::with_capacity(families.len());
     let (mut v4, mut v6) = (None, None);
     for (source_ports, udp) in families {
         let receiver = socket::receiving(udp, shared)?;
@@ -60,17 +65,39 @@ fn open_worker(
             // Refused before Linux 5.0; `facts` has told.
             let _ = socket::join_received(&receiver);
         }
-        descriptors.push(receiver.as_raw_fd());
+        sockets.push(receiver.as_raw_fd());
         let joins = offloads.udp_send && socket::joins_sent(source_ports.socket(0));
-        let pool = UdpPool::new(receiver, Arc::clone(source_ports), joins, Arc::clone(lock));
+        let lane = lane.and_then(|lane| Lane::new(lane, udp.underlay));
+        let pool = UdpPool::new(receiver, Arc::clone(source_ports), joins, lane, Arc::clone(lock));
         *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);
     }
     let failed = |error: io::Error| DeviceError::system("opening an epoll instance", error);
-    let wait = EpollWait::new(&descriptors).map_err(failed)?;
+    let wait = EpollWait::new(tun.as_raw_fd(), &sockets).map_err(failed)?;
     let waker = wait.waker();
     let underlay = DualStack::new(v4, v6);
     let worker = WorkerIo { overlay: Box::new(tun), underlay: Box::new(underlay), wait: Box::new(wait) };
     Ok((worker, waker))
+}
+
+/// The tunnel-GSO lane where it is wanted and works, and what to say of it.
+fn open_lane(config: &DeviceConfig) -> Result<(Option<Arc<TunnelGso>>, String), DeviceError> {
+    let off = |why: &str| (None, format!("tunnel-GSO lane off: {why}"));
+    if config.offloads.tunnel_gso == TunnelGsoMode::Off {
+        return Ok(off("by setting"));
+    }
+    let forced = config.offloads.tunnel_gso == TunnelGsoMode::On;
+    let opened = match config.offloads.device {
+        true => TunnelGso::open(config, forced).map_err(|why| why.to_string()),
+        false => Err("no superpackets come from the overlay device, by setting".to_owned()),
+    };
+    match opened {
+        Ok(lane) => {
+            let fact = format!("tunnel-GSO lane on: {}", lane.describe());
+            Ok((Some(Arc::new(lane)), fact))
+        }
+        Err(reason) if forced => Err(DeviceError::NoTunnelGso { reason }),
+        Err(reason) => Ok(off(&reason)),
+    }
 }
 
 /// What has become of an offload, for the log.
@@ -98,5 +125,13 @@ fn facts(config: &DeviceConfig, tuns: &[Tun], families: &[Family]) -> Vec<String
         let (underlay, port) = (udp.underlay, udp.port);
         format!("UDP {underlay} port {port}: {count} source ports, UDP_SEGMENT {send}, UDP_GRO {receive}")
     }));
+    facts.extend(underlay_interfaces(config).iter().map(|interface| offloads::fact(interface)));
     facts
+}
+
+/// The interfaces with the underlay addresses; none where they cannot be listed, or the address is any.
+fn underlay_interfaces(config: &DeviceConfig) -> BTreeSet<String> {
+    let addresses = links::local_addresses().unwrap_or_default();
+    let ours = addresses.into_iter().filter(|local| config.underlays.contains(&local.address));
+    ours.map(|local| local.interface).collect()
 }

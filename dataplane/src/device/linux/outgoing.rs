@@ -142,6 +142,10 @@ impl Outgoing {
             self.point(index);
         }
         let waiting = &mut self.headers[first..self.queued.len()];
+        if let [only] = waiting {
+            // SAFETY: as below.
+            return check(unsafe { libc::sendmsg(socket.as_raw_fd(), &only.msg_hdr, FLAGS) }).map(|_| 1);
+        }
         // SAFETY: the headers point to addresses, controls and pieces of `self`, and the pieces to bytes that
         // `push`'s caller keeps alive.
         let sent =

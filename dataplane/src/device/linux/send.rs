@@ -9,7 +9,9 @@ use socket2::Socket;
 
 use super::messages::drain_errors;
 use super::outgoing::Outgoing;
+use super::patience::{Patience, says_full};
 use super::source_ports::SourcePorts;
+use super::tunnel_gso::Lane;
 use crate::device::SendReport;
 use crate::device::segments::{ENCAPSULATION_LEN, Superpacket, complete_checksum, segment_count};
 use crate::packet::{Checksum, Datagram, PacketBuf, PacketPool};
@@ -44,19 +46,25 @@ pub(super) struct Sender {
     /// Socket index and datagram index, sorted: the order within a source port is the batch's.
     order: Vec<(u16, u32)>,
     joins: bool,
+    /// Where superpackets leave whole.
+    lane: Option<Lane>,
     refused: Refused,
+    /// Of the batch being sent.
+    patience: Patience,
 }
 
 impl Sender {
-    /// Joins datagrams by UDP_SEGMENT when `joins`.
-    pub(super) fn new(joins: bool) -> Self {
+    /// Joins datagrams by UDP_SEGMENT when `joins`, and sends superpackets through `lane` where that leads.
+    pub(super) fn new(joins: bool, lane: Option<Lane>) -> Self {
         Self {
             outgoing: Outgoing::new(MESSAGES, PIECES),
             arena: vec![0; ARENA_LEN].into_boxed_slice(),
             used: 0,
             order: Vec::new(),
             joins,
+            lane,
             refused: Refused::default(),
+            patience: Patience::default(),
         }
     }
 
@@ -69,12 +77,16 @@ impl Sender {
     ) -> SendReport {
         let mut report = SendReport::default();
         self.refused.forget_old();
+        self.patience = Patience::default();
         self.sort(source_ports, datagrams);
         let mut at = 0;
         while let Some(&(port, _)) = self.order.get(at) {
             let socket = source_ports.socket(port);
             while let Some(&(_, index)) = self.order.get(at).filter(|next| next.0 == port) {
-                self.queue(socket, pool, &datagrams[index as usize], &mut report);
+                let datagram = &datagrams[index as usize];
+                if !self.send_whole(source_ports, port, pool, datagram, &mut report) {
+                    self.queue(socket, pool, datagram, &mut report);
+                }
                 at += 1;
             }
             self.flush(socket, &mut report);
@@ -89,6 +101,31 @@ impl Sender {
             numbered.map(|(datagram, index)| (source_ports.index(datagram.source_port) as u16, index)),
         );
         self.order.sort_unstable();
+    }
+
+    /// Sends a superpacket through the lane, behind what is queued for its source port; `false` when it has to leave
+    /// by its socket.
+    fn send_whole(
+        &mut self,
+        source_ports: &SourcePorts,
+        port: u16,
+        pool: &PacketPool,
+        datagram: &Datagram,
+        report: &mut SendReport,
+    ) -> bool {
+        if datagram.packet.segment_len == 0 || !self.lane.as_mut().is_some_and(Lane::is_open) {
+            return false;
+        }
+        self.flush(source_ports.socket(port), report);
+        let payload = pool.bytes(&datagram.packet);
+        let source_port = source_ports.port(port);
+        let Some(segments) = self.lane.as_mut().and_then(|lane| lane.send(source_port, datagram, payload))
+        else {
+            return false;
+        };
+        report.sent += segments.count;
+        report.sent_bytes += segments.len;
+        true
     }
 
     /// Queues what a datagram leaves as, sending what was queued before when there is no more room.
@@ -166,7 +203,8 @@ impl Sender {
         }
     }
 
-    /// Sends everything queued. A message that fails is counted, and the rest go on (G10).
+    /// Sends everything queued. A message that finds no room waits for a while, one that fails is counted, and the rest
+    /// go on (G10).
     fn flush(&mut self, socket: &Socket, report: &mut SendReport) {
         let (mut next, mut retries) = (0, 0);
         while next < self.outgoing.queued().len() {
@@ -189,6 +227,7 @@ impl Sender {
                     drain_errors(socket);
                     continue;
                 }
+                Failure::QueueFull if self.patience.waited(socket, error) => continue,
                 Failure::QueueFull => report.queue_full += queued.segments as u64,
                 _ if queued.segments > 1 => {
                     if matches!(error, libc::EIO | libc::EINVAL) {
@@ -215,17 +254,21 @@ impl Sender {
                     report.sent += 1;
                     report.sent_bytes += len as u64;
                 }
-                Err(error) => match Failure::of(error.raw_os_error().unwrap_or_default(), retries) {
-                    Failure::Interrupted => continue,
-                    Failure::Stale => {
-                        retries += 1;
-                        drain_errors(socket);
-                        continue;
+                Err(error) => {
+                    let error = error.raw_os_error().unwrap_or_default();
+                    match Failure::of(error, retries) {
+                        Failure::Interrupted => continue,
+                        Failure::Stale => {
+                            retries += 1;
+                            drain_errors(socket);
+                            continue;
+                        }
+                        Failure::QueueFull if self.patience.waited(socket, error) => continue,
+                        Failure::QueueFull => report.queue_full += 1,
+                        Failure::TooLong => report.too_long += 1,
+                        Failure::Refused => report.refused += 1,
                     }
-                    Failure::QueueFull => report.queue_full += 1,
-                    Failure::TooLong => report.too_long += 1,
-                    Failure::Refused => report.refused += 1,
-                },
+                }
             }
             (segment, retries) = (segment + 1, 0);
         }
@@ -250,7 +293,7 @@ impl Failure {
     fn of(error: i32, retries: u32) -> Self {
         match error {
             libc::EINTR => Self::Interrupted,
-            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => Self::QueueFull,
+            full if says_full(full) => Self::QueueFull,
             libc::EMSGSIZE if retries > 0 => Self::TooLong,
             // No ICMP error is reported as either.
             libc::EIO | libc::EINVAL => Self::Refused,

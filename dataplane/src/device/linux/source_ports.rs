@@ -60,6 +60,11 @@ impl SourcePorts {
         &self.sockets[self.index(source_port)]
     }
 
+    /// The port of the socket for a datagram's source port number.
+    pub(super) fn port(&self, source_port: u16) -> u16 {
+        self.ports[self.index(source_port)]
+    }
+
     /// Which socket a source port number means: it counts modulo the pool's size.
     pub(super) fn index(&self, source_port: u16) -> usize {
         usize::from(source_port) % self.sockets.len()

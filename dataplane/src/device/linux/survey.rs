@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use super::netlink::{self, Netlink, Request};
 use super::port::{self, NamespaceLock};
-use super::{links, routes};
+use super::{links, offloads, routes};
 use crate::device::config::DeviceError;
 use crate::device::host::Family;
 use crate::device::survey::{Seen, Survey, SurveyedLink, SurveyedProcess, SurveyedRoute};
@@ -132,6 +132,7 @@ fn netlink_seen<T>(what: &str, look: impl FnOnce(&Netlink) -> io::Result<T>) -> 
 
 fn surveyed_links(netlink: &Netlink) -> io::Result<Vec<SurveyedLink>> {
     let surveyed = |link: links::Link| SurveyedLink {
+        offloads_off: offloads_off(&link.name),
         name: link.name,
         index: link.index,
         mtu: link.mtu,
@@ -140,6 +141,10 @@ fn surveyed_links(netlink: &Netlink) -> io::Result<Vec<SurveyedLink>> {
         vxlan_port: link.vxlan_port,
     };
     Ok(links::links(netlink)?.into_iter().map(surveyed).collect())
+}
+
+fn offloads_off(interface: &str) -> Vec<&'static str> {
+    offloads::of(interface).into_iter().filter(|(_, on)| !on).map(|(name, _)| name).collect()
 }
 
 fn default_routes() -> Seen<Vec<IpAddr>> {

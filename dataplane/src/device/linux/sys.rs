@@ -40,13 +40,24 @@ pub(super) fn set_option(fd: &impl AsRawFd, level: c_int, name: c_int, value: c_
     check(result as isize).map(drop)
 }
 
+/// The kind (ARPHRD_*) and hardware address that SIOCGIFHWADDR has written.
+pub(super) fn hardware_address(request: &libc::ifreq) -> (u16, [u8; 14]) {
+    // SAFETY: every member of the union is initialised, and a sockaddr is integers.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    (address.sa_family, address.sa_data.map(|byte| byte as u8))
+}
+
 /// Drops whatever arrives at a socket before it takes memory; ICMP errors still come in.
 pub(super) fn refuse_input(fd: &impl AsRawFd) -> io::Result<()> {
-    let mut keep_nothing =
-        libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
-    let program = libc::sock_fprog { len: 1, filter: &raw mut keep_nothing };
+    let keep_nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    attach_filter(fd, &mut [keep_nothing])
+}
+
+/// Lets a socket take only what the filter keeps.
+pub(super) fn attach_filter(fd: &impl AsRawFd, filter: &mut [libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: filter.len() as libc::c_ushort, filter: filter.as_mut_ptr() };
     let len = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    // SAFETY: the program and its one instruction live during the call, which copies them.
+    // SAFETY: the program and its instructions live during the call, which copies them, and their number is given.
     let result = unsafe {
         let program = (&raw const program).cast::<c_void>();
         libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, len)

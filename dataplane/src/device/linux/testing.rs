@@ -59,9 +59,9 @@ pub(super) fn with_peer(link: &str, peer: impl FnOnce() + Send + 'static, test: 
     thread.join().unwrap();
 }
 
-/// Asks until something has come, for at most a second: the kernel may deliver later than a send returns.
+/// Asks until something has come, for at most some 10 s: the kernel may deliver later than a send returns.
 pub(super) fn eventually(mut receive: impl FnMut() -> usize) -> usize {
-    for _ in 0..1000 {
+    for _ in 0..10_000 {
         match receive() {
             0 => std::thread::sleep(Duration::from_millis(1)),
             received => return received,

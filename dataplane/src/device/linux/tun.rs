@@ -13,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use libc::{c_int, c_short, c_ulong};
 
+use super::patience::{Patience, says_full};
 use super::{BATCH_LEN, joined, sys, virtio};
 use crate::device::config::DeviceError;
 use crate::device::segments::{Superpacket, segment_count};
@@ -21,13 +22,13 @@ use crate::offload::coalesce::{Coalescer, Group};
 use crate::packet::{MAX_PACKET_LEN, PacketBatch, PacketBuf, PacketPool};
 
 /// Longest interface name, in bytes (IFNAMSIZ less its final zero).
-const MAX_NAME_LEN: usize = libc::IFNAMSIZ - 1;
+pub(super) const MAX_NAME_LEN: usize = libc::IFNAMSIZ - 1;
 
-const TUN_F_CSUM: u32 = 0x01;
-const TUN_F_TSO4: u32 = 0x02;
-const TUN_F_TSO6: u32 = 0x04;
-const TUN_F_USO4: u32 = 0x20;
-const TUN_F_USO6: u32 = 0x40;
+pub(super) const TUN_F_CSUM: u32 = 0x01;
+pub(super) const TUN_F_TSO4: u32 = 0x02;
+pub(super) const TUN_F_TSO6: u32 = 0x04;
+pub(super) const TUN_F_USO4: u32 = 0x20;
+pub(super) const TUN_F_USO6: u32 = 0x40;
 
 /// What a TUN device is created with.
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ impl fmt::Display for TunOffload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TcpAndUdp => "TCP and UDP segmentation",
-            Self::Tcp => "TCP segmentation",
+            Self::Tcp => "TCP segmentation; no UDP segmentation: the kernel is older than Linux 6.2",
             Self::Off => "none",
         })
     }
@@ -72,6 +73,10 @@ pub struct Tun {
     coalescer: Option<Coalescer>,
     /// Where a refused superpacket is split.
     segment: Box<[u8]>,
+    /// How many packets the next batch asks for.
+    wanted: usize,
+    /// Of the batch being sent.
+    patience: Patience,
 }
 
 impl Tun {
@@ -102,7 +107,7 @@ impl Tun {
     fn send(&mut self, bytes: &[u8], packet: &PacketBuf, report: &mut SendReport) {
         let segments = segment_count(bytes, packet);
         let written = match virtio::encode(bytes, packet.segment_len, packet.checksum) {
-            Some(header) => write(self.file.as_raw_fd(), &header, bytes),
+            Some(header) => write(&self.file, &mut self.patience, &header, bytes),
             None => Err(io::Error::from_raw_os_error(libc::EINVAL)),
         };
         match written {
@@ -127,7 +132,7 @@ impl Tun {
         report: &mut SendReport,
     ) {
         if group.len() > 1 {
-            match joined::write(&self.file, pool, packets, coalescer, group) {
+            match joined::write(&self.file, &mut self.patience, pool, packets, coalescer, group) {
                 Some(Ok(len)) => {
                     report.sent += group.len() as u64;
                     report.sent_bytes += len as u64;
@@ -154,7 +159,8 @@ impl Tun {
                 report.refused += 1;
                 continue;
             };
-            match write(self.file.as_raw_fd(), &[0; virtio::HEADER_LEN], &self.segment[..len]) {
+            let segment = &self.segment[..len];
+            match write(&self.file, &mut self.patience, &[0; virtio::HEADER_LEN], segment) {
                 Ok(()) => {
                     report.sent += 1;
                     report.sent_bytes += len as u64;
@@ -174,8 +180,9 @@ impl AsRawFd for Tun {
 impl OverlayDevice for Tun {
     fn recv_batch(&mut self, batch: &mut PacketBatch) -> io::Result<usize> {
         batch.clear();
+        let wanted = self.wanted.min(batch.pool.receive_slabs());
         let mut received_len = 0;
-        while batch.packets.len() < batch.pool.receive_slabs() && received_len < BATCH_LEN {
+        while batch.packets.len() < wanted && received_len < BATCH_LEN {
             let index = batch.packets.len();
             let area = batch.pool.receive_area(index);
             let len = match sys::read(self.file.as_raw_fd(), area) {
@@ -198,11 +205,15 @@ impl OverlayDevice for Tun {
             packet.checksum = checksum;
             batch.packets.push(packet);
         }
-        Ok(batch.packets.len())
+        let count = batch.packets.len();
+        // A batch that was cut short costs a read in vain, a full one may have left something.
+        self.wanted = if count == wanted { 2 * wanted } else { count.max(1) };
+        Ok(count)
     }
 
     fn send_batch(&mut self, pool: &PacketPool, packets: &[PacketBuf]) -> SendReport {
         let mut report = SendReport::default();
+        self.patience = Patience::default();
         let coalescer = if packets.len() > 1 { self.coalescer.take() } else { None };
         match coalescer {
             Some(mut coalescer) => {
@@ -222,13 +233,13 @@ impl OverlayDevice for Tun {
     }
 }
 
-fn write(fd: RawFd, header: &[u8; virtio::HEADER_LEN], bytes: &[u8]) -> io::Result<()> {
-    loop {
-        match sys::write_two(fd, header, bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            written => return written.map(drop),
-        }
-    }
+fn write(
+    file: &File,
+    patience: &mut Patience,
+    header: &[u8; virtio::HEADER_LEN],
+    bytes: &[u8],
+) -> io::Result<()> {
+    patience.retry(file, || sys::write_two(file.as_raw_fd(), header, bytes)).map(drop)
 }
 
 fn superpacket_refused(error: &io::Error) -> bool {
@@ -237,7 +248,7 @@ fn superpacket_refused(error: &io::Error) -> bool {
 
 fn count_failure(error: &io::Error, segments: u64, report: &mut SendReport) {
     match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ENOSPC) => report.queue_full += segments,
+        Some(error) if says_full(error) => report.queue_full += segments,
         Some(libc::EMSGSIZE) => report.too_long += segments,
         _ => report.refused += segments,
     }
@@ -258,7 +269,14 @@ fn open_queue(config: &TunConfig, flags: c_int) -> Result<Tun, DeviceError> {
         TunOffload::Tcp => Some(Coalescer::new(false)),
         TunOffload::Off => None,
     };
-    Ok(Tun { file, offload, coalescer, segment: vec![0; MAX_PACKET_LEN].into_boxed_slice() })
+    Ok(Tun {
+        file,
+        offload,
+        coalescer,
+        segment: vec![0; MAX_PACKET_LEN].into_boxed_slice(),
+        wanted: usize::MAX,
+        patience: Patience::default(),
+    })
 }
 
 fn set_mtu(config: &TunConfig) -> Result<(), DeviceError> {
@@ -272,7 +290,8 @@ fn set_mtu(config: &TunConfig) -> Result<(), DeviceError> {
     sys::ioctl(&socket.map_err(failed)?, libc::SIOCSIFMTU as c_ulong, argument).map_err(failed)
 }
 
-fn interface_request(name: &str) -> Result<libc::ifreq, DeviceError> {
+/// An interface request that names an interface.
+pub(super) fn interface_request(name: &str) -> Result<libc::ifreq, DeviceError> {
     if !is_interface_name(name) {
         return Err(DeviceError::BadName { name: name.to_owned(), max: MAX_NAME_LEN });
     }
@@ -304,11 +323,12 @@ fn open_error(error: io::Error) -> DeviceError {
     }
 }
 
-fn create_error(name: &str, error: io::Error) -> DeviceError {
+/// Why TUNSETIFF has failed.
+pub(super) fn create_error(name: &str, error: io::Error) -> DeviceError {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => DeviceError::NameTaken { name: name.to_owned() },
         // The kernel says EINVAL for an interface of another kind, or a TUN of other flags.
         Some(libc::EINVAL) => DeviceError::NameTaken { name: name.to_owned() },
-        _ => DeviceError::system(format!("creating the TUN device {name}"), error),
+        _ => DeviceError::system(format!("creating the device {name}"), error),
     }
 }

@@ -16,6 +16,7 @@ use super::messages::Messages;
 use super::port::NamespaceLock;
 use super::send::Sender;
 use super::source_ports::SourcePorts;
+use super::tunnel_gso::Lane;
 use crate::device::{SendReport, UnderlaySocket};
 use crate::packet::{Datagram, DatagramBatch, PacketPool};
 
@@ -27,7 +28,8 @@ pub(super) struct UdpPool {
     receiver: Socket,
     source_ports: Arc<SourcePorts>,
     receive: Messages,
-    /// How many messages of the last batch's size make a batch.
+    /// How many messages the next batch asks for: what costs little to ask for in vain, and no more than a batch holds
+    /// if they are as long as the last ones.
     wanted: usize,
     sender: Sender,
     /// Held for as long as any worker lives.
@@ -35,14 +37,16 @@ pub(super) struct UdpPool {
 }
 
 impl UdpPool {
-    /// Receives on `receiver` and sends from `source_ports`, with `joins` several datagrams per message.
+    /// Receives on `receiver` and sends from `source_ports`, with `joins` several datagrams per message, superpackets
+    /// through `lane`.
     pub(super) fn new(
         receiver: Socket,
         source_ports: Arc<SourcePorts>,
         joins: bool,
+        lane: Option<Lane>,
         lock: Arc<NamespaceLock>,
     ) -> Self {
-        let (receive, sender) = (Messages::new(RECEIVE_MESSAGES), Sender::new(joins));
+        let (receive, sender) = (Messages::new(RECEIVE_MESSAGES), Sender::new(joins, lane));
         Self { receiver, source_ports, receive, wanted: RECEIVE_MESSAGES, sender, _lock: lock }
     }
 }
@@ -72,7 +76,8 @@ impl UnderlaySocket for UdpPool {
             batch.datagrams.push(Datagram { packet, remote, tos, source_port: 0 });
         }
         if count > 0 {
-            self.wanted = (BATCH_LEN * count / received_len.max(1)).clamp(1, RECEIVE_MESSAGES);
+            let fit = BATCH_LEN * count / received_len.max(1);
+            self.wanted = fit.min(2 * count).clamp(1, RECEIVE_MESSAGES);
         }
         Ok(batch.datagrams.len())
     }

@@ -16,6 +16,14 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
+/// Length of the header of a device that takes tunnelled superpackets, in bytes: `struct
+/// virtio_net_hdr_v1_hash_tunnel`.
+pub(super) const TUNNEL_HEADER_LEN: usize = 24;
+
+const UDP_TUNNEL_CSUM: u8 = 8;
+const GSO_UDP_TUNNEL_IPV4: u8 = 0x20;
+const GSO_UDP_TUNNEL_IPV6: u8 = 0x40;
+
 const TCP_CHECKSUM_OFFSET: u16 = 16;
 const TCP_FLAGS: usize = 13;
 const TCP_CWR: u8 = 0x80;
@@ -54,6 +62,40 @@ pub(super) fn encode(packet: &[u8], segment_len: u16, checksum: Checksum) -> Opt
         header[2..4].copy_from_slice(&u16::try_from(headers_len).ok()?.to_ne_bytes());
         header[4..6].copy_from_slice(&segment_len.to_ne_bytes());
     }
+    Some(header)
+}
+
+/// Where a tunnelled superpacket has its headers, in bytes from the start of its frame.
+pub(super) struct Tunnel {
+    /// Whether the outer header is IPv6.
+    pub(super) is_ipv6: bool,
+    /// The outer UDP header.
+    pub(super) transport: usize,
+    /// The inner IP header.
+    pub(super) inner_network: usize,
+}
+
+/// The header to write before the frame of a superpacket in a UDP tunnel whose outer checksum is to be made, too.
+/// `packet` is the inner IP packet. `None` as for [`encode`], and for a packet that is no superpacket.
+pub(super) fn encode_tunnelled(
+    packet: &[u8],
+    segment_len: u16,
+    checksum: Checksum,
+    tunnel: &Tunnel,
+) -> Option<[u8; TUNNEL_HEADER_LEN]> {
+    let plain = encode(packet, segment_len, checksum).filter(|_| segment_len != 0)?;
+    let mut header = [0; TUNNEL_HEADER_LEN];
+    header[..HEADER_LEN].copy_from_slice(&plain);
+    header[0] |= UDP_TUNNEL_CSUM;
+    header[1] |= if tunnel.is_ipv6 { GSO_UDP_TUNNEL_IPV6 } else { GSO_UDP_TUNNEL_IPV4 };
+    // The length of the headers and the start of the checksum count from the frame's start.
+    for at in [2, 6] {
+        let offset = u16::from_ne_bytes([header[at], header[at + 1]]);
+        let offset = offset.checked_add(u16::try_from(tunnel.inner_network).ok()?)?;
+        header[at..at + 2].copy_from_slice(&offset.to_ne_bytes());
+    }
+    header[20..22].copy_from_slice(&u16::try_from(tunnel.transport).ok()?.to_le_bytes());
+    header[22..24].copy_from_slice(&u16::try_from(tunnel.inner_network).ok()?.to_le_bytes());
     Some(header)
 }
 
@@ -96,6 +138,18 @@ mod tests {
             assert_eq!(u16::from_ne_bytes([header[2], header[3]]), headers_len);
             assert_eq!(decode(&header), Some((1400, checksum)));
         }
+    }
+
+    #[test]
+    fn a_tunnelled_superpacket_is_described_from_the_start_of_its_frame() {
+        let tunnel = Tunnel { is_ipv6: false, transport: 34, inner_network: 64 };
+        let checksum = Checksum::Partial { start: 20, offset: 16 };
+        let header = encode_tunnelled(&tcp(4, 20, 0x10), 1400, checksum, &tunnel).unwrap();
+        assert_eq!(header[..2], [NEEDS_CSUM | UDP_TUNNEL_CSUM, GSO_TCPV4 | GSO_UDP_TUNNEL_IPV4]);
+        let fields = [2, 4, 6, 8].map(|at| u16::from_ne_bytes([header[at], header[at + 1]]));
+        assert_eq!(fields, [64 + 52, 1400, 64 + 20, 16]);
+        assert_eq!(header[20..], [34, 0, 64, 0]);
+        assert_eq!(encode_tunnelled(&tcp(4, 20, 0), 0, checksum, &tunnel), None);
     }
 
     #[test]

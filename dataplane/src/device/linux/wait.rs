@@ -8,9 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sys;
-use crate::device::{Wait, Waker};
+use crate::device::{Ready, Wait, Waker};
 
 const MAX_EVENTS: usize = 4;
+
+/// What an event is about, as epoll hands it back.
+const WAKER: u64 = 0;
+const OVERLAY: u64 = 1;
+const UNDERLAY: u64 = 2;
 
 /// Epoll over the device, the receiving socket and an eventfd; level-triggered.
 pub(super) struct EpollWait {
@@ -19,23 +24,26 @@ pub(super) struct EpollWait {
 }
 
 impl EpollWait {
-    /// Watches `descriptors`, which must outlive it or be closed together with it.
-    pub(super) fn new(descriptors: &[RawFd]) -> io::Result<Self> {
+    /// Watches the device and the sockets, which must outlive it or be closed together with it.
+    pub(super) fn new(overlay: RawFd, underlay: &[RawFd]) -> io::Result<Self> {
         // SAFETY: takes integers only.
         let epoll = sys::owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: takes integers only.
         let event = sys::owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        let waker = Arc::new(EventWaker(File::from(event)));
-        let watched = [waker.0.as_raw_fd()];
-        for descriptor in watched.iter().chain(descriptors) {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: *descriptor as u64 };
-            // SAFETY: the event lives during the call.
-            let added = unsafe {
-                libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, *descriptor, &raw mut event)
-            };
-            sys::check(added as isize)?;
-        }
-        Ok(Self { epoll, waker })
+        let wait = Self { epoll, waker: Arc::new(EventWaker(File::from(event))) };
+        wait.watch(wait.waker.0.as_raw_fd(), WAKER)?;
+        wait.watch(overlay, OVERLAY)?;
+        underlay.iter().try_for_each(|socket| wait.watch(*socket, UNDERLAY))?;
+        Ok(wait)
+    }
+
+    fn watch(&self, descriptor: RawFd, about: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: about };
+        // SAFETY: the event lives during the call.
+        let added = unsafe {
+            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, descriptor, &raw mut event)
+        };
+        sys::check(added as isize).map(drop)
     }
 
     /// Ends this sleep from another thread.
@@ -43,7 +51,7 @@ impl EpollWait {
         Arc::clone(&self.waker) as Arc<dyn Waker>
     }
 
-    fn epoll_wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
+    fn epoll_wait(&self, timeout: Option<Duration>) -> io::Result<Ready> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
         let timeout = timeout.map(|timeout| libc::timespec {
             tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -68,8 +76,15 @@ impl EpollWait {
             }
             ready => ready?,
         };
-        let waker = self.waker.0.as_raw_fd() as u64;
-        Ok(events[..ready].iter().any(|event| { event.u64 } == waker))
+        let mut sides = Ready::default();
+        for event in &events[..ready] {
+            match event.u64 {
+                OVERLAY => sides.overlay = true,
+                UNDERLAY => sides.underlay = true,
+                _ => self.waker.reset(),
+            }
+        }
+        Ok(sides)
     }
 
     /// Before Linux 5.11 the time-out has milliseconds: rounded up, so as not to spin before a deadline.
@@ -92,14 +107,15 @@ impl EpollWait {
 }
 
 impl Wait for EpollWait {
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Ready> {
         match self.epoll_wait(timeout) {
-            Ok(true) => self.waker.reset(),
-            Ok(false) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Ready::default()),
+            ready => ready,
         }
-        Ok(())
+    }
+
+    fn is_level_triggered(&self) -> bool {
+        true
     }
 }
 
@@ -130,20 +146,27 @@ mod tests {
 
     #[test]
     fn a_wake_before_the_sleep_ends_it_once() {
-        let mut wait = EpollWait::new(&[]).unwrap();
+        let device = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut wait = EpollWait::new(device.as_raw_fd(), &[]).unwrap();
         wait.waker().wake();
-        wait.wait(None).unwrap();
+        assert_eq!(wait.wait(None).unwrap(), Ready::default());
         let asleep = Instant::now();
         wait.wait(Some(Duration::from_micros(1500))).unwrap();
         assert!(asleep.elapsed() >= Duration::from_micros(1500));
     }
 
     #[test]
-    fn a_readable_socket_ends_the_sleep_until_it_is_read() {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut wait = EpollWait::new(&[socket.as_raw_fd()]).unwrap();
-        socket.send_to(b"wake", socket.local_addr().unwrap()).unwrap();
-        wait.wait(None).unwrap();
-        wait.wait(None).unwrap();
+    fn a_side_is_ready_until_it_is_read() {
+        let [device, v4, v6] = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let mut wait = EpollWait::new(device.as_raw_fd(), &[v4.as_raw_fd(), v6.as_raw_fd()]).unwrap();
+        assert_eq!(wait.wait(Some(Duration::ZERO)).unwrap(), Ready::default());
+        v6.send_to(b"wake", v6.local_addr().unwrap()).unwrap();
+        let underlay = Ready { overlay: false, underlay: true };
+        assert_eq!(wait.wait(None).unwrap(), underlay);
+        assert_eq!(wait.wait(None).unwrap(), underlay);
+        device.send_to(b"wake", device.local_addr().unwrap()).unwrap();
+        assert_eq!(wait.wait(None).unwrap(), Ready::ALL);
+        v6.recv(&mut [0; 8]).unwrap();
+        assert_eq!(wait.wait(None).unwrap(), Ready { overlay: true, underlay: false });
     }
 }

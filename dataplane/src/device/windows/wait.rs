@@ -11,7 +11,7 @@ use windows_sys::Win32::Foundation::{CloseHandle, HANDLE, WAIT_FAILED};
 use windows_sys::Win32::Networking::WinSock::{FD_READ, WSAEventSelect};
 use windows_sys::Win32::System::Threading::{CreateEventW, SetEvent, WaitForMultipleObjects};
 
-use crate::device::{Wait, Waker};
+use crate::device::{Ready, Wait, Waker};
 
 /// The longest sleep: the end of an adapter is seen by looking, and signalled by no event.
 const LONGEST: Duration = Duration::from_millis(250);
@@ -44,7 +44,7 @@ impl EventWait {
 }
 
 impl Wait for EventWait {
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Ready> {
         let events = [self.device.0, self.sockets.0, self.waker.0];
         // Rounded up, so as not to spin before a deadline.
         let longest = timeout.map_or(LONGEST, |timeout| timeout.min(LONGEST));
@@ -52,7 +52,7 @@ impl Wait for EventWait {
         // SAFETY: three handles that live during the call.
         match unsafe { WaitForMultipleObjects(events.len() as u32, events.as_ptr(), 0, millis) } {
             WAIT_FAILED => Err(io::Error::last_os_error()),
-            _ => Ok(()),
+            _ => Ok(Ready::ALL),
         }
     }
 }

@@ -1,0 +1,163 @@
+//! The decided flows of both address families, and what is done to their packets.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::decide::Decision;
+use crate::flow_cache::{CachedAction, FlowCache, IngressId};
+use crate::lb::conntrack::Conntrack;
+use crate::lb::rewrite::{self, Rewrite};
+use crate::packet::{PacketBuf, PacketPool};
+use crate::tables::ForwardingTables;
+use crate::wire::flow::{Addresses, FlowKey};
+use crate::wire::inner::{Fragment, InnerPacket};
+use crate::wire::protocol::{L4, Protocol};
+use crate::wire::tcp::{FIN, RST, SYN};
+use crate::wire::{ipv4, ipv6};
+
+/// One worker's flow caches.
+pub(super) struct Flows {
+    v4: FlowCache<[u8; 8]>,
+    v6: FlowCache<[u8; 32]>,
+}
+
+/// A cached action of either family.
+#[derive(Clone, Copy)]
+pub(super) enum Action {
+    V4(CachedAction<[u8; 8]>),
+    V6(CachedAction<[u8; 32]>),
+}
+
+impl Flows {
+    /// Room for `entries` IPv4 flows and a quarter as many IPv6 flows.
+    pub(super) fn new(entries: usize, seed: u64) -> Self {
+        Self { v4: FlowCache::new(entries, seed), v6: FlowCache::new(entries / 4, seed) }
+    }
+
+    /// Begins to fetch what was decided about the flow of a packet that comes a little later. It is not parsed yet.
+    #[inline]
+    pub(super) fn prefetch(&self, packet: &[u8]) {
+        match packet {
+            [0x45, _, _, _, _, _, _, _, _, protocol, ..] => {
+                self.v4.prefetch(packet, ipv4::HEADER_LEN, Protocol(*protocol));
+            }
+            [0x60..=0x6f, _, _, _, _, _, protocol, ..] => {
+                self.v6.prefetch(packet, ipv6::HEADER_LEN, Protocol(*protocol));
+            }
+            _ => {}
+        }
+    }
+
+    /// What was decided about a packet's flow; `None` for a packet that is always decided anew.
+    #[inline]
+    pub(super) fn lookup(
+        &mut self,
+        packet: &InnerPacket,
+        ingress: IngressId,
+        tables: &ForwardingTables,
+        connections: &Conntrack,
+        tick: u32,
+    ) -> Option<Action> {
+        if !is_cacheable(packet) {
+            return None;
+        }
+        let flow = &packet.flow;
+        match flow.src {
+            IpAddr::V4(_) => self.v4.lookup(flow, ingress, tables, connections, tick).map(Action::V4),
+            IpAddr::V6(_) => self.v6.lookup(flow, ingress, tables, connections, tick).map(Action::V6),
+        }
+    }
+
+    /// Remembers what was decided about a packet's flow, if other packets of it may go by that.
+    pub(super) fn install(
+        &mut self,
+        packet: &InnerPacket,
+        ingress: IngressId,
+        action: Action,
+        decision: &Decision,
+        decided_at: (u32, u32),
+    ) {
+        if packet.fragment != Fragment::Whole || matches!(packet.l4, L4::IcmpError | L4::Icmp) {
+            return;
+        }
+        let connection =
+            decision.connection().map(|(connection, direction)| (Arc::clone(connection), direction));
+        let (flow, dependencies) = (&packet.flow, decision.dependencies);
+        match action {
+            Action::V4(action) => {
+                self.v4.install(flow, ingress, action, dependencies, connection, decided_at);
+            }
+            Action::V6(action) => {
+                self.v6.install(flow, ingress, action, dependencies, connection, decided_at);
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.v4.clear();
+        self.v6.clear();
+    }
+}
+
+/// A TCP packet that opens or ends a connection, every fragment and every ICMP message but echo is decided anew.
+#[inline]
+fn is_cacheable(packet: &InnerPacket) -> bool {
+    packet.fragment == Fragment::Whole
+        && match packet.l4 {
+            L4::Tcp { flags } => flags & (SYN | FIN | RST) == 0,
+            L4::Udp | L4::EchoRequest | L4::EchoReply | L4::Other => true,
+            L4::IcmpError | L4::Icmp => false,
+        }
+}
+
+impl Action {
+    /// What is to be done to packets of `flow`.
+    pub(super) fn new(flow: &FlowKey, rewrite: Option<&Rewrite>, template: u16, source_port: u16) -> Self {
+        match flow.src {
+            IpAddr::V4(_) => Self::V4(CachedAction::new(rewrite, template, source_port)),
+            IpAddr::V6(_) => Self::V6(CachedAction::new(rewrite, template, source_port)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn template(&self) -> u16 {
+        match self {
+            Self::V4(action) => action.template,
+            Self::V6(action) => action.template,
+        }
+    }
+
+    #[inline]
+    pub(super) fn source_port(&self) -> u16 {
+        match self {
+            Self::V4(action) => action.source_port,
+            Self::V6(action) => action.source_port,
+        }
+    }
+
+    /// Rewrites the packet if its flow is translated.
+    #[inline]
+    pub(super) fn translate(&self, pool: &mut PacketPool, packet: &PacketBuf, inner: &InnerPacket) {
+        match self {
+            Self::V4(action) => translate(action, pool, packet, inner),
+            Self::V6(action) => translate(action, pool, packet, inner),
+        }
+    }
+}
+
+#[inline]
+fn translate<A: Addresses>(
+    action: &CachedAction<A>,
+    pool: &mut PacketPool,
+    packet: &PacketBuf,
+    inner: &InnerPacket,
+) {
+    if let Some(new) = action.replacement() {
+        let place = rewrite::Place {
+            protocol: inner.flow.protocol,
+            l4_offset: (inner.fragment != Fragment::Later).then_some(usize::from(inner.l4_offset)),
+            checksum: packet.checksum,
+        };
+        rewrite::apply(pool.bytes_mut(packet), place, new);
+    }
+}
