@@ -1,5 +1,5 @@
 //! What can be asked of a running node: metrics and health over TCP, the latter also as kube-proxy serves it,
-//! details over a Unix socket of mode 0600.
+//! details over a Unix socket of mode 0600 (on Windows over a named pipe for administrators only).
 //!
 //! One thread serves all of it. A connection lives at most [`CONNECTION_LIFE`] and there are at most
 //! [`MAX_CONNECTIONS`] of them, so that a slow or hostile client costs a bounded amount of nothing much (E11).
@@ -9,7 +9,7 @@ mod health;
 mod limits;
 mod questions;
 mod routes;
-mod socket;
+pub(crate) mod socket;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

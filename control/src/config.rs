@@ -11,11 +11,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use windlass_dataplane::device::config::DEFAULT_RING_CAPACITY;
 use windlass_dataplane::device::{Offloads, TunnelGsoMode};
 use windlass_dataplane::tables::local::{DEFAULT_SOURCE_VIP_V4, DEFAULT_SOURCE_VIP_V6};
 use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
 
+use crate::admin::socket;
 use crate::check;
 use crate::cluster::parse_cidr;
 
@@ -138,6 +140,8 @@ pub struct Config {
     pub verbose: u8,
     /// Number of UDP source ports to send from.
     pub source_ports: u16,
+    /// Bytes of each ring of the Wintun adapter.
+    pub ring_capacity: u32,
     /// Whether a reserved VXLAN bit drops the packet (A3).
     pub strict_vxlan: bool,
     /// Whether an outer source may be no node's (E1).
@@ -204,13 +208,10 @@ impl Config {
                 .unwrap_or(Some(SocketAddr::from(([127, 0, 0, 1], 10249)))),
             health: one(settings, "health", "an address and port like 0.0.0.0:10256, or off", listener)?
                 .unwrap_or(reads_api.then_some(SocketAddr::from(([0, 0, 0, 0], 10256)))),
-            admin_socket: one(
-                settings,
-                "admin-socket",
-                "an absolute path of at most 100 bytes",
-                socket_path,
-            )?
-            .unwrap_or("/run/windlass/admin.sock".into()),
+            admin_socket: one(settings, "admin-socket", socket::PATH_WANTS, |text| {
+                socket::is_path(text).then(|| text.into())
+            })?
+            .unwrap_or(socket::DEFAULT_PATH.into()),
             log_format: one(settings, "log-format", "text or json", |text| match text {
                 "text" => Some(LogFormat::Text),
                 "json" => Some(LogFormat::Json),
@@ -229,6 +230,8 @@ impl Config {
                 text.parse().ok().filter(|count| (1..=1024).contains(count))
             })?
             .unwrap_or(16),
+            ring_capacity: one(settings, "ring-capacity", RING_CAPACITY, ring_capacity)?
+                .unwrap_or(DEFAULT_RING_CAPACITY),
             strict_vxlan: yes(settings, "strict-vxlan")?,
             allow_unknown_vteps: yes(settings, "allow-unknown-vteps")?,
             dscp: one(settings, "dscp", "copy, or a number from 0 to 63", |text| match text {
@@ -265,6 +268,13 @@ impl Config {
             ignore: ignored(settings)?,
         })
     }
+}
+
+const RING_CAPACITY: &str = "a power of two from 128 to 65536, in KiB";
+
+fn ring_capacity(text: &str) -> Option<u32> {
+    let kib: u32 = text.parse().ok()?;
+    ((128..=65_536).contains(&kib) && kib.is_power_of_two()).then_some(kib << 10)
 }
 
 const DEVICE_NAME: &str = "1 to 15 letters, digits, dots, dashes or underscores";
@@ -393,10 +403,6 @@ fn listener(text: &str) -> Option<Option<SocketAddr>> {
     if text == "off" { Some(None) } else { text.parse().ok().map(Some) }
 }
 
-fn socket_path(text: &str) -> Option<PathBuf> {
-    absolute_path(text).filter(|_| text.len() <= 100)
-}
-
 fn absolute_path(text: &str) -> Option<PathBuf> {
     Some(PathBuf::from(text)).filter(|path| path.has_root())
 }
@@ -412,7 +418,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 32] = [
+    const VALUES: [(&str, &str); 33] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),
@@ -429,9 +435,10 @@ mod tests {
         ("source-vip", "169.254.1.1,fd00::1"),
         ("metrics", "off"),
         ("health", "127.0.0.1:10257"),
-        ("admin-socket", "/run/x.sock"),
+        ("admin-socket", if cfg!(windows) { r"\\.\pipe\x" } else { "/run/x.sock" }),
         ("log-format", "json"),
         ("source-ports", "4"),
+        ("ring-capacity", "1024"),
         ("strict-vxlan", "true"),
         ("allow-unknown-vteps", "true"),
         ("dscp", "46"),
@@ -519,6 +526,7 @@ mod tests {
             (&["--log-format", "xml"], "give text or json"),
             (&["--dscp", "64"], "--dscp: \"64\" is not valid"),
             (&["--workers", "0"], "--workers: \"0\" is not valid"),
+            (&["--ring-capacity", "200"], "give a power of two from 128 to 65536, in KiB"),
             (&["--metrics", "10249"], "give an address and port like 127.0.0.1:10249, or off"),
         ] {
             let error = config(arguments).unwrap_err().to_string();

@@ -73,7 +73,7 @@ fn make_readable(_file: &File) -> io::Result<()> {
 pub enum Signal {
     /// SIGINT, or Ctrl-C.
     Interrupt,
-    /// SIGTERM.
+    /// SIGTERM; on Windows the end of the console or of the system.
     Terminate,
 }
 
@@ -93,6 +93,12 @@ pub struct Signals {
     interrupt: tokio::signal::unix::Signal,
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
+    /// Ctrl-C and Ctrl-Break.
+    #[cfg(windows)]
+    interrupts: (tokio::signal::windows::CtrlC, tokio::signal::windows::CtrlBreak),
+    /// The console's window closes, or Windows does.
+    #[cfg(windows)]
+    ends: (tokio::signal::windows::CtrlClose, tokio::signal::windows::CtrlShutdown),
 }
 
 #[cfg(unix)]
@@ -145,21 +151,32 @@ impl Signals {
     }
 }
 
-#[cfg(not(unix))]
+/// Each listener lives as long as this does: while there is none, Windows ends the process at once.
+#[cfg(windows)]
 impl Signals {
     /// Starts catching.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn install() -> io::Result<Self> {
-        Ok(Self { runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()? })
+        use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let guard = runtime.enter();
+        let interrupts = (ctrl_c()?, ctrl_break()?);
+        let ends = (ctrl_close()?, ctrl_shutdown()?);
+        drop(guard);
+        Ok(Self { runtime, interrupts, ends })
     }
 
     /// Whether one has come, which is taken note of and forgotten.
     pub fn have_come(&mut self) -> bool {
-        self.runtime.block_on(async {
+        let Self { runtime, interrupts: (key, pause), ends: (close, shutdown) } = self;
+        runtime.block_on(async move {
             tokio::select! {
-                Ok(()) = tokio::signal::ctrl_c() => true,
+                _ = key.recv() => true,
+                _ = pause.recv() => true,
+                _ = close.recv() => true,
+                _ = shutdown.recv() => true,
                 () = tokio::time::sleep(Duration::from_millis(1)) => false,
             }
         })
@@ -172,10 +189,14 @@ impl Signals {
         wake: &Notify,
         mut well: impl FnMut() -> bool,
     ) -> Option<Signal> {
-        self.runtime.block_on(async {
+        let Self { runtime, interrupts: (mut key, mut pause), ends: (mut close, mut shutdown) } = self;
+        runtime.block_on(async move {
             while well() {
                 tokio::select! {
-                    Ok(()) = tokio::signal::ctrl_c() => return Some(Signal::Interrupt),
+                    _ = key.recv() => return Some(Signal::Interrupt),
+                    _ = pause.recv() => return Some(Signal::Interrupt),
+                    _ = close.recv() => return Some(Signal::Terminate),
+                    _ = shutdown.recv() => return Some(Signal::Terminate),
                     () = wake.notified() => {}
                     () = tokio::time::sleep(every) => {}
                 }

@@ -74,11 +74,9 @@ fn a_table_names_the_check_what_was_seen_why_and_what_to_do() {
     let json = check(&[&arguments[..], &["--ignore", "metrics-port", "--output", "json"]].concat());
     let finding = &found(&json, "metrics-port")[0];
     assert_eq!((&finding["severity"], &finding["ignored"]), (&"error".into(), &true.into()));
-    assert!(
-        finding["seen"].as_str().unwrap().contains("windlass-control")
-            || finding["seen"].as_str().unwrap().contains("process"),
-        "{finding}"
-    );
+    let seen = finding["seen"].as_str().unwrap();
+    // Who listens is not looked at on Windows.
+    assert!(cfg!(windows) || seen.contains("windlass-control") || seen.contains("process"), "{finding}");
 }
 
 #[test]

@@ -141,7 +141,10 @@ fn a_busy_metrics_port_is_named_and_nothing_is_left_behind() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("admin.sock");
+    let socket = match cfg!(windows) {
+        true => r"\\.\pipe\windlass-test-busy".into(),
+        false => folder.path().join("admin.sock"),
+    };
     let node = ["--manifests", EXAMPLE, "--node", "node-a", "--underlay-addr", "127.0.0.1"];
     let mut command = windlass(&["run"]);
     command.args(node).args(["--metrics", &addr, "--admin-socket", socket.to_str().unwrap()]);

@@ -197,7 +197,7 @@ fn a_wrong_trace_exits_with_2_and_says_how_to_write_it() {
 fn nobody_on_the_socket_is_told_with_the_next_step() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("a.sock");
-    let socket = socket.to_str().unwrap();
+    let socket = if cfg!(windows) { r"\\.\pipe\windlass-nobody" } else { socket.to_str().unwrap() };
     let output = windlass(&["show", "drops", "--admin-socket", socket]);
     ends(&output, 1);
     assert!(err(&output).contains(&format!("nothing answers on {socket}")), "{}", err(&output));

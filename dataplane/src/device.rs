@@ -29,6 +29,8 @@ pub use elsewhere::{PodTuning, stay_on, usable_cpus};
 pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
 #[cfg(target_os = "linux")]
 pub use linux::{PodTuning, stay_on, usable_cpus};
+#[cfg(windows)]
+pub use platform::restrict_to_administrators;
 #[cfg(any(target_os = "linux", windows))]
 pub use platform::{
     HostState, default_route_interface, is_managed, local_addresses, open, probe_vxlan_port, survey,

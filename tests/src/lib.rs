@@ -10,6 +10,7 @@
 
 pub mod api_server;
 pub mod binary;
+pub mod dns;
 pub mod engine_node;
 pub mod model;
 pub mod netns;
@@ -22,6 +23,7 @@ pub mod process;
 pub mod scrapers;
 pub mod topology;
 pub mod traffic;
+pub mod windows;
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, PoisonError};

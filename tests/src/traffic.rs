@@ -138,7 +138,7 @@ pub fn ping(from: &Netns, to: IpAddr) -> Result<()> {
 /// # Errors
 /// When one answer is missing.
 pub fn ping_sizes(from: &Netns, to: IpAddr) -> Result<()> {
-    for size in [0, 56, 1372, 4000] {
+    for size in PING_SIZES {
         ping_until_answered(from, to, size)?;
         for _ in 0..3 {
             // One at a time: after an answer ping waits for further ones only twice as long as that took.
@@ -163,6 +163,8 @@ pub fn lossless_pings(from: &Netns, to: IpAddr, count: usize) -> Result<()> {
 
 /// What is sent in a tenth of a second.
 const PINGS_UNDER_WAY: usize = 5;
+/// Payload sizes of pings: none, the usual, near the MTU, and such as need inner fragments.
+const PING_SIZES: [usize; 4] = [0, 56, 1372, 4000];
 
 fn ping_until_answered(from: &Netns, to: IpAddr, size: usize) -> Result<()> {
     let once = format!("ping -n -c 1 -W 1 -s {size} {to}");

@@ -26,7 +26,7 @@ pub enum AskError {
     },
     /// The socket belongs to somebody else.
     #[error(
-        "{} may not be opened: {cause}; only the user that runs windlass may ask it, so use sudo", path.display()
+        "{} may not be opened: {cause}; only the user that runs windlass may ask it, so use sudo, or run as Administrator", path.display()
     )]
     NotPermitted {
         /// The socket.
@@ -123,8 +123,18 @@ fn connect(path: &Path) -> io::Result<impl Read + Write> {
     Ok(stream)
 }
 
-#[cfg(not(unix))]
-fn connect(_path: &Path) -> io::Result<std::net::TcpStream> {
-    let _ = PATIENCE;
-    Err(io::Error::new(io::ErrorKind::Unsupported, "this platform has no admin socket"))
+/// A pipe has no time-outs; the node ends a connection after [`CONNECTION_LIFE`](super::CONNECTION_LIFE). It answers one
+/// client after another, and between two it is busy for a moment.
+#[cfg(windows)]
+fn connect(path: &Path) -> io::Result<impl Read + Write> {
+    const PIPE_BUSY: i32 = 231;
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        match std::fs::OpenOptions::new().read(true).write(true).open(path) {
+            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && std::time::Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
 }

@@ -1,9 +1,14 @@
-//! The admin socket: what it answers reveals traffic, so only its owner may connect.
+//! The admin socket: what it answers reveals traffic, so only its owner may connect; on Windows it is a named pipe, and
+//! only administrators may.
 
-#[cfg(not(unix))]
-pub(super) use elsewhere::AdminSocket;
 #[cfg(unix)]
 pub(super) use unix::AdminSocket;
+#[cfg(unix)]
+pub(crate) use unix::{DEFAULT_PATH, PATH_WANTS, is_path};
+#[cfg(windows)]
+pub(super) use windows::AdminSocket;
+#[cfg(windows)]
+pub(crate) use windows::{DEFAULT_PATH, PATH_WANTS, is_path};
 
 #[cfg(unix)]
 mod unix {
@@ -16,6 +21,17 @@ mod unix {
     use axum::Router;
 
     use crate::admin::{AdminError, CONNECTION_LIFE, limits};
+
+    /// Where it is unless configured.
+    pub(crate) const DEFAULT_PATH: &str = "/run/windlass/admin.sock";
+
+    /// What a path must be.
+    pub(crate) const PATH_WANTS: &str = "an absolute path of at most 100 bytes";
+
+    /// Whether a socket can be made there.
+    pub(crate) fn is_path(text: &str) -> bool {
+        Path::new(text).is_absolute() && text.len() <= 100
+    }
 
     /// A bound admin socket of mode 0600.
     #[derive(Debug)]
@@ -84,25 +100,84 @@ mod unix {
     }
 }
 
-#[cfg(not(unix))]
-mod elsewhere {
-    use std::path::Path;
+#[cfg(windows)]
+mod windows {
+    use std::io;
+    use std::os::windows::io::AsHandle;
+    use std::path::{Path, PathBuf};
 
     use axum::Router;
+    use tokio::net::windows::named_pipe::{NamedPipeServer, ServerOptions};
+    use windlass_dataplane::device;
 
-    use crate::admin::AdminError;
+    use crate::admin::{AdminError, CONNECTION_LIFE, limits};
 
-    /// Nothing answers here: this platform has no Unix sockets with modes.
+    /// Where it is unless configured.
+    pub(crate) const DEFAULT_PATH: &str = r"\\.\pipe\windlass-admin";
+
+    /// What a path must be.
+    pub(crate) const PATH_WANTS: &str = r"a pipe of this computer, \\.\pipe\NAME";
+
+    /// Whether a pipe can be made there.
+    pub(crate) fn is_path(text: &str) -> bool {
+        let name = text.strip_prefix(r"\\.\pipe\");
+        name.is_some_and(|name| !name.is_empty() && name.len() <= 200 && !name.contains('\\'))
+    }
+
+    /// A named pipe that only LocalSystem and administrators may open.
     #[derive(Debug)]
-    pub(in crate::admin) struct AdminSocket;
+    pub(in crate::admin) struct AdminSocket(PathBuf);
 
     impl AdminSocket {
-        pub(in crate::admin) fn bind(_path: &Path) -> Result<Self, AdminError> {
-            Ok(Self)
+        /// A pipe belongs to a runtime, so it is tried here and made when it is served.
+        pub(in crate::admin) fn bind(path: &Path) -> Result<Self, AdminError> {
+            let try_it = || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+                let _inside = runtime.enter();
+                make(path, true).map(drop)
+            };
+            match try_it() {
+                Ok(()) => Ok(Self(path.to_owned())),
+                // What Windows says to a second first instance.
+                Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                    Err(AdminError::Running { path: path.to_owned() })
+                }
+                Err(source) => Err(AdminError::Socket { path: path.to_owned(), source }),
+            }
         }
 
+        /// What to serve, to be called inside a runtime; nothing is left to remove.
         pub(in crate::admin) fn split(self) -> (impl FnOnce(Router) + Send, ()) {
-            (|_| (), ())
+            let serve = move |router| match make(&self.0, true) {
+                Ok(pipe) => limits::spawn(Listener { path: self.0, next: pipe }, router, CONNECTION_LIFE),
+                Err(error) => tracing::error!("the admin pipe is not served: {error}"),
+            };
+            (serve, ())
         }
+    }
+
+    /// There is always an instance for the next client: without one the pipe, and who may open it, would be gone.
+    struct Listener {
+        path: PathBuf,
+        next: NamedPipeServer,
+    }
+
+    impl limits::Accept for Listener {
+        type Stream = NamedPipeServer;
+
+        async fn accept(&mut self) -> io::Result<NamedPipeServer> {
+            self.next.connect().await?;
+            Ok(std::mem::replace(&mut self.next, make(&self.path, false)?))
+        }
+    }
+
+    /// An instance of the pipe. Between its making and its restriction others could open it for reading; they would
+    /// read nothing, as only those who can write get answers.
+    fn make(path: &Path, first: bool) -> io::Result<NamedPipeServer> {
+        let mut options = ServerOptions::new();
+        let pipe =
+            options.first_pipe_instance(first).reject_remote_clients(true).write_dac(true).create(path)?;
+        device::restrict_to_administrators(pipe.as_handle())?;
+        Ok(pipe)
     }
 }

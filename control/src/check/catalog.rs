@@ -76,6 +76,7 @@ checks! {
 
     PRIVILEGE = host("privilege", "making the device, routes and filter rules needs CAP_NET_ADMIN");
     TUN = host("tun", "packets of pods come and go through a TUN device");
+    WINTUN = host("wintun", "its driver makes the overlay device of a Windows node, and no other file may be run in its place");
     NFT = host("nft", "the filter rules are set with the program nft");
     ANOTHER_WINDLASS = host("another-windlass", "two would remove each other's routes and filter rules");
     DEVICE_NAME = host("device-name", "the overlay device is made under this name");

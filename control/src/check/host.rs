@@ -22,6 +22,10 @@ pub fn tcp_ports(config: &crate::config::Config) -> Vec<u16> {
 
 pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     let mut findings = abilities(&facts.host);
+    if let Some(Err(why)) = &facts.host.wintun {
+        let (seen, remedy) = super::split(why);
+        findings.push(Finding::error(&catalog::WINTUN, seen, remedy));
+    }
     findings.extend(ports(subject, facts));
     if facts.managed {
         let seen = "another windlass manages this host's routes and filter rules".to_owned();
@@ -43,10 +47,15 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
 }
 
 fn abilities(host: &Survey) -> Vec<Finding> {
-    let privilege = "run as root or give the process CAP_NET_ADMIN";
+    let privilege = "run as root or give the process CAP_NET_ADMIN (on Windows: run as Administrator)";
     let tun = "modprobe tun, or give the container the device with --device /dev/net/tun";
     let abilities = [
-        (&catalog::PRIVILEGE, &host.net_admin, "this process has no CAP_NET_ADMIN", privilege),
+        (
+            &catalog::PRIVILEGE,
+            &host.net_admin,
+            "this process has no CAP_NET_ADMIN or Administrator rights",
+            privilege,
+        ),
         (&catalog::TUN, &host.tun, "/dev/net/tun is missing", tun),
         (&catalog::NFT, &host.nft, "the program nft is missing", "install the package nftables"),
     ];

@@ -52,7 +52,7 @@ pub(crate) struct SocketArgs {
     #[arg(long, env = "WINDLASS_CONFIG", value_name = "FILE", hide_env_values = true)]
     config: Option<std::path::PathBuf>,
 
-    /// Unix socket of the running node [default: /run/windlass/admin.sock]
+    /// Unix socket of the running node [default: /run/windlass/admin.sock, on Windows \\.\pipe\windlass-admin]
     #[arg(long, env = "WINDLASS_ADMIN_SOCKET", value_name = "PATH", hide_env_values = true)]
     admin_socket: Option<String>,
 }

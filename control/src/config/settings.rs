@@ -83,7 +83,7 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_HEALTH", value_name = "ADDR:PORT", hide_env_values = true)]
     health: Option<String>,
 
-    /// Unix socket for questions to the running node [default: /run/windlass/admin.sock]
+    /// Unix socket for questions to the running node [default: /run/windlass/admin.sock, on Windows \\.\pipe\windlass-admin]
     #[arg(long, env = "WINDLASS_ADMIN_SOCKET", value_name = "PATH", hide_env_values = true)]
     admin_socket: Option<String>,
 
@@ -94,6 +94,10 @@ pub struct SettingsArgs {
     /// UDP source ports to send from [default: 16]
     #[arg(long, env = "WINDLASS_SOURCE_PORTS", value_name = "N", hide_env_values = true)]
     source_ports: Option<String>,
+
+    /// KiB of each ring of the Wintun adapter, a power of two (Windows only) [default: 8192]
+    #[arg(long, env = "WINDLASS_RING_CAPACITY", value_name = "KIB", hide_env_values = true)]
+    ring_capacity: Option<String>,
 
     /// Drop packets with a reserved VXLAN bit set [default: false]
     #[arg(long, env = "WINDLASS_STRICT_VXLAN", value_name = "BOOL", num_args = 0..=1,
@@ -156,7 +160,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 33] = [
+pub const NAMES: [&str; 34] = [
     "manifests",
     "kubeconfig",
     "wait",
@@ -176,6 +180,7 @@ pub const NAMES: [&str; 33] = [
     "admin-socket",
     "log-format",
     "source-ports",
+    "ring-capacity",
     "strict-vxlan",
     "allow-unknown-vteps",
     "dscp",

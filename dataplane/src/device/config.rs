@@ -12,6 +12,9 @@ pub const DEFAULT_SOURCE_PORTS: usize = 16;
 /// Socket buffers unless configured, in bytes: 64 datagrams of 64 KB.
 pub const DEFAULT_SOCKET_BUFFER_LEN: usize = 4 << 20;
 
+/// Bytes of each ring of a Wintun adapter unless configured.
+pub const DEFAULT_RING_CAPACITY: u32 = 8 << 20;
+
 /// What [`open`](super::open) opens.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
@@ -32,6 +35,8 @@ pub struct DeviceConfig {
     pub seed: u64,
     /// Send and receive buffer of each socket, in bytes; the system may grant less.
     pub socket_buffer_len: usize,
+    /// Bytes of each ring of a Wintun adapter: a power of two from 128 KiB to 64 MiB. Nothing elsewhere.
+    pub ring_capacity: u32,
     /// Which ways to handle several packets at once may be used.
     pub offloads: Offloads,
 }
@@ -79,6 +84,7 @@ impl DeviceConfig {
             source_ports: DEFAULT_SOURCE_PORTS,
             seed: 0,
             socket_buffer_len: DEFAULT_SOCKET_BUFFER_LEN,
+            ring_capacity: DEFAULT_RING_CAPACITY,
             offloads: Offloads::default(),
         }
     }

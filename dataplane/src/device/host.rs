@@ -108,7 +108,9 @@ impl HostPlan {
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The process lacks a privilege.
-    #[error("{action}: not permitted; run as root or give the process CAP_NET_ADMIN")]
+    #[error(
+        "{action}: not permitted; run as root or give the process CAP_NET_ADMIN (on Windows: as Administrator or LocalSystem)"
+    )]
     NotPermitted {
         /// What was attempted.
         action: String,

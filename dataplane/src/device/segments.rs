@@ -46,6 +46,14 @@ impl<'a> Superpacket<'a> {
         self.count
     }
 
+    /// Bytes that segment `index` takes, with its prefix.
+    #[cfg(windows)]
+    pub(crate) fn len(&self, index: usize) -> usize {
+        let (headers, segment_len) = (self.inner.headers_len(), usize::from(self.segment_len));
+        let payload = self.ip.len().saturating_sub(headers + index * segment_len);
+        self.prefix.len() + headers + payload.min(segment_len)
+    }
+
     /// Most bytes a segment takes, with its prefix.
     pub(crate) fn longest(&self) -> usize {
         let segment = self.inner.headers_len() + usize::from(self.segment_len);

@@ -17,6 +17,8 @@ pub struct Survey {
     pub net_admin: Seen<bool>,
     /// Whether the TUN driver is there.
     pub tun: Seen<bool>,
+    /// Whether wintun.dll can be used, or what is wrong and what to do; `None` where Windows' driver has no place.
+    pub wintun: Option<Result<(), String>>,
     /// Whether the program nft is there.
     pub nft: Seen<bool>,
     /// All nftables rules, those of iptables-nft among them, as `nft -j list ruleset` prints them.

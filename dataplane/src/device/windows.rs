@@ -1,16 +1,34 @@
 //! Windows: a Wintun adapter and UDP sockets, for one worker.
 //!
-//! Not here: addresses, routes and forwarding (each asked for returns an error that says what to do by hand),
-//! several workers, the outer TOS byte in either direction, segmentation offload.
+//! Under wine, which has neither drivers nor the calls that change addresses and routes, a stand-in records the calls
+//! (`recorder`), and the wintun.dll that lies beside the program is a stand-in too.
+//!
+//! Not here: several workers.
 
+mod control;
+mod elevation;
+mod ip_helper;
+mod library;
 mod link;
+mod message;
+mod processes;
+mod recorder;
+mod security;
+mod single;
+mod sockaddr;
+mod socket;
+mod survey;
+mod tables;
 mod udp;
 mod wait;
+mod wine;
 mod wintun;
 
 use std::sync::Arc;
 
-pub use link::{HostState, default_route_interface, is_managed, local_addresses, probe_vxlan_port, survey};
+pub use link::{HostState, default_route_interface, is_managed, local_addresses, probe_vxlan_port};
+pub use security::restrict_to_administrators;
+pub use survey::survey;
 
 use super::config::{DeviceConfig, DeviceError, Opened, TunnelGsoMode};
 use super::dual_stack::DualStack;
@@ -26,7 +44,7 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     }
     let pools = config
         .udp()
-        .map(|udp| Ok((udp::UdpPool::open(&udp)?, udp)))
+        .map(|udp| Ok((udp::UdpPool::open(&udp, config.offloads)?, udp)))
         .collect::<Result<Vec<_>, DeviceError>>()?;
     let overlay = wintun::WintunDevice::open(config)?;
     let failed = |error| DeviceError::system("making events to wait for", error);
@@ -34,10 +52,15 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     let wait = wait::EventWait::new(overlay.read_event()?, receivers).map_err(failed)?;
     let waker: Arc<dyn Waker> = wait.waker();
     let source_ports = pools.iter().flat_map(|(pool, _)| pool.ports()).copied().collect();
-    let mut facts = vec![format!("Wintun adapter {}: one worker, no offload", config.name)];
-    facts.extend(pools.iter().map(|(pool, udp)| {
-        format!("UDP {} port {}: {} source ports", udp.underlay, udp.port, pool.ports().len())
-    }));
+    let (name, ring) = (&config.name, config.ring_capacity >> 10);
+    let mut facts = vec![format!("Wintun adapter {name}: rings of {ring} KiB, one worker")];
+    if wine::is_wine() {
+        facts
+            .push("wine: wintun.dll is a stand-in, and calls of IP Helper are recorded, not made".to_owned());
+    }
+    facts.extend(
+        pools.iter().map(|(pool, udp)| format!("UDP {} port {}: {}", udp.underlay, udp.port, pool.facts())),
+    );
     let (mut v4, mut v6) = (None, None);
     for (pool, udp) in pools {
         *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);

@@ -259,6 +259,7 @@ fn device_config(config: &Config, settings: &NodeSettings, seed: u64) -> anyhow:
     device.underlays = settings.underlay.iter().map(|choice| choice.addr).collect();
     device.workers = config.workers;
     device.source_ports = usize::from(config.source_ports);
+    device.ring_capacity = config.ring_capacity;
     device.seed = seed;
     device.offloads = config.offloads;
     Ok(device)

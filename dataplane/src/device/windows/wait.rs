@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{CloseHandle, HANDLE, WAIT_FAILED};
 use windows_sys::Win32::Networking::WinSock::{FD_READ, WSAEventSelect};
-use windows_sys::Win32::System::Threading::{CreateEventW, INFINITE, SetEvent, WaitForMultipleObjects};
+use windows_sys::Win32::System::Threading::{CreateEventW, SetEvent, WaitForMultipleObjects};
 
 use crate::device::{Ready, Wait, Waker};
+
+/// The longest sleep: the end of an adapter is seen by looking, and signalled by no event.
+const LONGEST: Duration = Duration::from_millis(250);
 
 /// Waits for three events. The sockets' one is auto-reset: winsock signals it again when a receive leaves
 /// something.
@@ -43,10 +46,9 @@ impl EventWait {
 impl Wait for EventWait {
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Ready> {
         let events = [self.device.0, self.sockets.0, self.waker.0];
-        // Rounded up, so as not to spin before a deadline; INFINITE is the largest number.
-        let millis = timeout.map_or(INFINITE, |timeout| {
-            u32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(INFINITE - 1).min(INFINITE - 1)
-        });
+        // Rounded up, so as not to spin before a deadline.
+        let longest = timeout.map_or(LONGEST, |timeout| timeout.min(LONGEST));
+        let millis = longest.as_micros().div_ceil(1000) as u32;
         // SAFETY: three handles that live during the call.
         match unsafe { WaitForMultipleObjects(events.len() as u32, events.as_ptr(), 0, millis) } {
             WAIT_FAILED => Err(io::Error::last_os_error()),

@@ -1,22 +1,22 @@
-//! A Wintun adapter: packets are copied between its rings and our slabs.
+//! A Wintun adapter: a received packet is copied once, from the ring into a slab with headroom for VXLAN; a sent one is
+//! built in the ring, its segments and checksums with it.
 //!
-//! Read first: wintun.h. A packet that is allocated and not sent stalls the ring, so nothing may fail in between.
-#![allow(unsafe_code)]
+//! Read first: wintun.h. A packet that is allocated and not sent stalls the ring, so whatever becomes of its content, it
+//! is sent. Packets that find the receiving ring full are dropped by the driver, which counts them for nobody.
 
-use std::env;
 use std::io;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
-use windows_sys::Win32::Foundation::{ERROR_BUFFER_OVERFLOW, HANDLE};
-use wintun::{Adapter, Error, Session};
+use windows_sys::Win32::Foundation::{ERROR_BUFFER_OVERFLOW, ERROR_HANDLE_EOF, HANDLE};
+use wintun::{Adapter, Error, Session, Wintun};
 
+use super::library;
 use crate::device::config::{DeviceConfig, DeviceError};
 use crate::device::segments::{self, Superpacket};
 use crate::device::{OverlayDevice, SendReport};
-use crate::packet::{Checksum, MAX_PACKET_LEN, PacketBatch, PacketBuf, PacketPool};
-
-/// Bytes of each ring, a power of two up to 64 MB.
-const RING_LEN: u32 = 8 << 20;
+use crate::packet::{Checksum, PacketBatch, PacketBuf, PacketPool};
 
 /// Names the adapter across restarts, so that Windows keeps its network settings.
 const ADAPTER_GUID: u128 = 0x5717_9d1c_a55e_4f0e_9d2b_77d1_a55e_0001;
@@ -24,31 +24,34 @@ const ADAPTER_GUID: u128 = 0x5717_9d1c_a55e_4f0e_9d2b_77d1_a55e_0001;
 /// Longest interface name, in bytes.
 const MAX_NAME_LEN: usize = 127;
 
+/// Windows takes its time to install a device now and then, and Wintun gives up waiting before it does.
+const CREATE_ATTEMPTS: u32 = 3;
+const CREATE_PAUSE: Duration = Duration::from_millis(500);
+
 /// The adapter and its session; both end when it is dropped.
 pub(super) struct WintunDevice {
     session: Arc<Session>,
-    /// Where packets are finished before a place in the ring is taken.
-    packet: Box<[u8]>,
 }
 
 impl WintunDevice {
     /// Creates the adapter, with the library that lies beside this program.
     pub(super) fn open(config: &DeviceConfig) -> Result<Self, DeviceError> {
+        Self::open_with(&library::load()?, config)
+    }
+
+    fn open_with(library: &Wintun, config: &DeviceConfig) -> Result<Self, DeviceError> {
         let named = (1..=MAX_NAME_LEN).contains(&config.name.len());
         if !named || config.name.contains(['"', '/', '%', '\0']) {
             return Err(DeviceError::BadName { name: config.name.clone(), max: MAX_NAME_LEN });
         }
-        let library = load()?;
-        let adapter = Adapter::create(&library, &config.name, "Windlass", Some(ADAPTER_GUID));
-        let failed = |what: &str, error: Error| {
-            DeviceError::system(
-                format!("{what} the Wintun adapter {} (as Administrator?)", config.name),
-                io_error(error),
-            )
+        let failed = |what: &str, error| {
+            DeviceError::system(format!("{what} the Wintun adapter {}", config.name), error)
         };
-        let adapter = adapter.map_err(|error| failed("creating", error))?;
-        let session = adapter.start_session(RING_LEN).map_err(|error| failed("starting", error))?;
-        Ok(Self { session: Arc::new(session), packet: vec![0; MAX_PACKET_LEN].into_boxed_slice() })
+        let adapter = create(library, &config.name).map_err(|error| failed("creating", error))?;
+        let session = adapter
+            .start_session(config.ring_capacity)
+            .map_err(|error| failed("starting a session on", io_error(error)))?;
+        Ok(Self { session: Arc::new(session) })
     }
 
     /// Signalled when a packet can be received. It belongs to the session.
@@ -58,18 +61,23 @@ impl WintunDevice {
         event.map(|event| event as HANDLE).map_err(failed)
     }
 
-    /// Sends the first `len` bytes of `self.packet`.
-    fn send(&self, len: usize, report: &mut SendReport) {
+    /// Sends a packet of `len` bytes that `build` writes into the ring; `build` says whether it could.
+    fn send(&self, len: usize, report: &mut SendReport, build: impl FnOnce(&mut [u8]) -> bool) {
         let Ok(ring_len) = u16::try_from(len) else {
             report.too_long += 1;
             return;
         };
         match self.session.allocate_send_packet(ring_len) {
             Ok(mut slot) => {
-                slot.bytes_mut().copy_from_slice(&self.packet[..len]);
+                if build(slot.bytes_mut()) {
+                    report.sent += 1;
+                    report.sent_bytes += len as u64;
+                } else {
+                    // It must leave the ring all the same; Windows drops a packet of IP version 0.
+                    slot.bytes_mut().fill(0);
+                    report.refused += 1;
+                }
                 self.session.send_packet(slot);
-                report.sent += 1;
-                report.sent_bytes += len as u64;
             }
             Err(Error::Io(error)) if error.raw_os_error() == Some(ERROR_BUFFER_OVERFLOW as i32) => {
                 report.queue_full += 1;
@@ -78,28 +86,24 @@ impl WintunDevice {
         }
     }
 
-    fn send_packet(&mut self, bytes: &[u8], checksum: Checksum, report: &mut SendReport) {
-        let packet = &mut self.packet[..bytes.len()];
-        packet.copy_from_slice(bytes);
-        if let Checksum::Partial { start, offset } = checksum
-            && !segments::complete_checksum(packet, start, offset)
-        {
-            report.refused += 1;
-            return;
-        }
-        self.send(bytes.len(), report);
+    fn send_packet(&self, bytes: &[u8], checksum: Checksum, report: &mut SendReport) {
+        self.send(bytes.len(), report, |slot| {
+            slot.copy_from_slice(bytes);
+            match checksum {
+                Checksum::Complete => true,
+                Checksum::Partial { start, offset } => segments::complete_checksum(slot, start, offset),
+            }
+        });
     }
 
-    fn send_segments(&mut self, bytes: &[u8], segment_len: u16, report: &mut SendReport) {
+    fn send_segments(&self, bytes: &[u8], segment_len: u16, report: &mut SendReport) {
         let Some(superpacket) = Superpacket::parse(bytes, 0, segment_len) else {
             report.refused += 1;
             return;
         };
         for index in 0..superpacket.count() {
-            match superpacket.write(index, &mut self.packet) {
-                Some(len) => self.send(len, report),
-                None => report.refused += 1,
-            }
+            let len = superpacket.len(index);
+            self.send(len, report, |slot| superpacket.write(index, slot) == Some(len));
         }
     }
 }
@@ -114,7 +118,7 @@ impl OverlayDevice for WintunDevice {
                 }
                 Ok(None) => break,
                 Err(_) if !batch.packets.is_empty() => break,
-                Err(error) => return Err(io_error(error)),
+                Err(error) => return Err(gone(io_error(error))),
             }
         }
         Ok(batch.packets.len())
@@ -132,22 +136,44 @@ impl OverlayDevice for WintunDevice {
     }
 }
 
-/// Loads wintun.dll by its absolute path, so that no search path decides which file is run.
-fn load() -> Result<wintun::Wintun, DeviceError> {
-    let failed = |library: String, reason: String| DeviceError::Library { library, reason };
-    let program = env::current_exe().map_err(|error| failed("wintun.dll".to_owned(), error.to_string()))?;
-    let path = program.with_file_name("wintun.dll");
-    let library = path.display().to_string();
-    if !path.is_file() {
-        return Err(failed(library, "missing; put wintun.dll 0.14.1 for this architecture there".to_owned()));
+fn create(library: &Wintun, name: &str) -> io::Result<Arc<Adapter>> {
+    for attempt in 1.. {
+        let error = match Adapter::create(library, name, "Windlass", Some(ADAPTER_GUID)) {
+            Ok(adapter) => return Ok(adapter),
+            Err(error) => io_error(error),
+        };
+        if attempt == CREATE_ATTEMPTS || error.kind() == io::ErrorKind::PermissionDenied {
+            return Err(error);
+        }
+        tracing::warn!(%error, "creating the Wintun adapter {name}; trying again");
+        thread::sleep(CREATE_PAUSE);
     }
-    // SAFETY: the file lies beside this program: whoever can replace it can replace the program.
-    unsafe { wintun::load_from_path(&path) }.map_err(|error| failed(library, error.to_string()))
+    Err(io::ErrorKind::TimedOut.into())
 }
 
+/// Says in words what the driver's most likely end means.
+fn gone(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) if code == ERROR_HANDLE_EOF as i32 => io::Error::new(
+            io::ErrorKind::NotConnected,
+            "the Wintun adapter was removed or its driver was unloaded",
+        ),
+        _ => error,
+    }
+}
+
+/// The crate tells some failures without the system's reason, which is then still the thread's last error.
 fn io_error(error: Error) -> io::Error {
+    let last = io::Error::last_os_error();
     match error {
         Error::Io(error) => error,
+        Error::String(what) if last.raw_os_error() != Some(0) => {
+            tracing::debug!("wintun: {what}");
+            last
+        }
         error => io::Error::other(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;
