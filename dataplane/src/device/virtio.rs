@@ -18,7 +18,7 @@ const GSO_ECN: u8 = 0x80;
 
 /// Length of the header of a device that takes tunnelled superpackets, in bytes: `struct
 /// virtio_net_hdr_v1_hash_tunnel`.
-pub(super) const TUNNEL_HEADER_LEN: usize = 24;
+pub const TUNNEL_HEADER_LEN: usize = 24;
 
 const UDP_TUNNEL_CSUM: u8 = 8;
 const GSO_UDP_TUNNEL_IPV4: u8 = 0x20;
@@ -66,18 +66,18 @@ pub fn encode(packet: &[u8], segment_len: u16, checksum: Checksum) -> Option<[u8
 }
 
 /// Where a tunnelled superpacket has its headers, in bytes from the start of its frame.
-pub(super) struct Tunnel {
+pub struct Tunnel {
     /// Whether the outer header is IPv6.
-    pub(super) is_ipv6: bool,
+    pub is_ipv6: bool,
     /// The outer UDP header.
-    pub(super) transport: usize,
+    pub transport: usize,
     /// The inner IP header.
-    pub(super) inner_network: usize,
+    pub inner_network: usize,
 }
 
 /// The header to write before the frame of a superpacket in a UDP tunnel whose outer checksum is to be made, too.
 /// `packet` is the inner IP packet. `None` as for [`encode`], and for a packet that is no superpacket.
-pub(super) fn encode_tunnelled(
+pub fn encode_tunnelled(
     packet: &[u8],
     segment_len: u16,
     checksum: Checksum,
