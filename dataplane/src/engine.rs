@@ -34,7 +34,7 @@ use crate::wire::quoted::quoted;
 
 use commit::NotCommitted;
 use decide::{Decision, Ingress, Related};
-use flows::{Action, Flows};
+use flows::{Action, Flows, Place};
 use observe::Silent;
 use templates::Templates;
 use verdict::{DropReason, Egress, Verdict};
@@ -170,10 +170,10 @@ impl Engine {
         inner: &InnerPacket,
         id: IngressId,
         now: Instant,
-    ) -> Option<Action> {
-        let action = self.flows.lookup(inner, id, tables, &self.connections, now.tick());
-        self.counters.cache_hits.add(u64::from(action.is_some()));
-        action
+    ) -> Option<Place> {
+        let place = self.flows.lookup(inner, id, tables, &self.connections, now.tick());
+        self.counters.cache_hits.add(u64::from(place.is_some()));
+        place
     }
 
     /// What else than its own flow tells where a packet belongs.

@@ -183,7 +183,8 @@ impl<A: Addresses> FlowCache<A> {
         mem::prefetch(&self.hot[first ^ 1]);
     }
 
-    /// The action of `flow`, if it was decided under tables that still say the same.
+    /// Where the action of `flow` stands, if it was decided under tables that still say the same: 40 bytes that were
+    /// handed on by value would be written and read back for every packet.
     ///
     /// A flow that was cached as untranslated may have become a connection's reply since (a client used one
     /// source port toward a pod first, and toward a VIP that leads to the same pod later): also looked at once
@@ -196,7 +197,7 @@ impl<A: Addresses> FlowCache<A> {
         tables: &ForwardingTables,
         connections: &Conntrack,
         tick: u32,
-    ) -> Option<CachedAction<A>> {
+    ) -> Option<usize> {
         let key = Key::new(flow, ingress);
         let index = self.ways(&key).into_iter().find(|index| self.hot[*index].key == key)?;
         let hot = &self.hot[index];
@@ -207,7 +208,13 @@ impl<A: Addresses> FlowCache<A> {
                 return None;
             }
         }
-        Some(self.hot[index].action)
+        Some(index)
+    }
+
+    /// What stands there.
+    #[inline]
+    pub fn action(&self, index: usize) -> &CachedAction<A> {
+        &self.hot[index].action
     }
 
     /// Once per entry and snapshot, and once per second: are the tables still the same for it, and its

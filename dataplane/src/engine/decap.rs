@@ -78,10 +78,14 @@ impl Engine {
         //    rest of the check, the inner source, is what a cached flow has passed. Else every check, connections
         //    (a reply gets its VIP back) and the route.
         let known = self.templates.ingress(frame.way_in(outer));
+        let decided;
         let action = match known.and_then(|id| self.cached(tables, &inner, id, now)) {
-            Some(action) => action,
+            Some(place) => self.flows.at(place),
             None => match self.decap_undecided(tables, pool, &packet, &inner, (&frame, outer), now) {
-                Ok(action) => action,
+                Ok(action) => {
+                    decided = action;
+                    decided.as_ref()
+                }
                 Err(reason) => return self.counters.count_drop(reason, segments),
             },
         };
@@ -119,7 +123,7 @@ impl Engine {
         match self.resolve(tables, inner, &related, ingress, id, now) {
             Resolved::Forward(action) => Ok(action),
             Resolved::ForwardError(translation, action) => {
-                if action.template() == TO_OVERLAY {
+                if action.as_ref().template() == TO_OVERLAY {
                     translate_error(pool, packet, inner, &related, &translation);
                 }
                 Ok(action)

@@ -49,10 +49,14 @@ impl Engine {
         self.counters.overlay.received.add(segments);
 
         // 2. The flow cache, else connections, service, backend and route.
+        let decided;
         let action = match self.cached(tables, &inner, IngressId::OVERLAY, now) {
-            Some(action) => action,
+            Some(place) => self.flows.at(place),
             None => match self.encap_undecided(tables, pool, &packet, &inner, now, out) {
-                Some(action) => action,
+                Some(action) => {
+                    decided = action;
+                    decided.as_ref()
+                }
                 None => return,
             },
         };

@@ -21,11 +21,25 @@ pub(super) struct Flows {
     v6: FlowCache<[u8; 32]>,
 }
 
-/// A cached action of either family.
+/// An action of either family.
 #[derive(Clone, Copy)]
 pub(super) enum Action {
     V4(CachedAction<[u8; 8]>),
     V6(CachedAction<[u8; 32]>),
+}
+
+/// An action where it stands: in a cache, or just decided.
+#[derive(Clone, Copy)]
+pub(super) enum ActionRef<'a> {
+    V4(&'a CachedAction<[u8; 8]>),
+    V6(&'a CachedAction<[u8; 32]>),
+}
+
+/// Where an action stands in its family's cache.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    V4(usize),
+    V6(usize),
 }
 
 impl Flows {
@@ -48,7 +62,7 @@ impl Flows {
         }
     }
 
-    /// What was decided about a packet's flow; `None` for a packet that is always decided anew.
+    /// Where that stands which was decided about a packet's flow; `None` for a packet that is always decided anew.
     #[inline]
     pub(super) fn lookup(
         &mut self,
@@ -57,14 +71,23 @@ impl Flows {
         tables: &ForwardingTables,
         connections: &Conntrack,
         tick: u32,
-    ) -> Option<Action> {
+    ) -> Option<Place> {
         if !is_cacheable(packet) {
             return None;
         }
         let flow = &packet.flow;
         match flow.src {
-            IpAddr::V4(_) => self.v4.lookup(flow, ingress, tables, connections, tick).map(Action::V4),
-            IpAddr::V6(_) => self.v6.lookup(flow, ingress, tables, connections, tick).map(Action::V6),
+            IpAddr::V4(_) => self.v4.lookup(flow, ingress, tables, connections, tick).map(Place::V4),
+            IpAddr::V6(_) => self.v6.lookup(flow, ingress, tables, connections, tick).map(Place::V6),
+        }
+    }
+
+    /// What stands there.
+    #[inline]
+    pub(super) fn at(&self, place: Place) -> ActionRef<'_> {
+        match place {
+            Place::V4(index) => ActionRef::V4(self.v4.action(index)),
+            Place::V6(index) => ActionRef::V6(self.v6.action(index)),
         }
     }
 
@@ -119,6 +142,15 @@ impl Action {
         }
     }
 
+    pub(super) fn as_ref(&self) -> ActionRef<'_> {
+        match self {
+            Self::V4(action) => ActionRef::V4(action),
+            Self::V6(action) => ActionRef::V6(action),
+        }
+    }
+}
+
+impl ActionRef<'_> {
     #[inline]
     pub(super) fn template(&self) -> u16 {
         match self {
