@@ -105,6 +105,12 @@ fn manifests_that_cannot_be_read_are_named() {
     let name = broken.path().to_str().unwrap().to_owned();
     fails(&node_a(broken.path()), 2, &format!("{name}:"));
     fails(&node_a(broken.path()), 2, "not readable as YAML or JSON");
+    std::fs::write(broken.path(), ": : :\n").unwrap();
+    let expected = format!(
+        "{name}:1: not readable as YAML or JSON: null is not allowed here at line 1, column 1; correct the \
+         file: `kubectl apply --dry-run=client -f {name}` tells more"
+    );
+    fails(&node_a(broken.path()), 2, &expected);
 }
 
 #[test]

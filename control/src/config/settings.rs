@@ -272,8 +272,11 @@ impl Settings {
             return Ok(());
         }
         let options = serde_saphyr::options! { strict_booleans: true };
-        let keys: BTreeMap<String, Value> = serde_saphyr::from_str_with_options(&text, options)
-            .map_err(|error| unreadable(error.without_snippet().to_string()))?;
+        let keys: BTreeMap<String, Value> =
+            serde_saphyr::from_str_with_options(&text, options).map_err(|error| {
+                let said = error.without_snippet();
+                unreadable(said.render_with_formatter(&serde_saphyr::UserMessageFormatter))
+            })?;
         for (key, value) in keys {
             let Some(name) = NAMES.into_iter().find(|name| *name == key && *name != "config") else {
                 return Err(ConfigError::UnknownKey { file: file.to_owned(), key });

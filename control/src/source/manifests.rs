@@ -53,7 +53,10 @@ pub enum ManifestError {
         source: std::io::Error,
     },
     /// A file is neither YAML nor JSON.
-    #[error("{file}:{line}: not readable as YAML or JSON: {reason}")]
+    #[error(
+        "{file}:{line}: not readable as YAML or JSON: {reason}; correct the file: \
+         `kubectl apply --dry-run=client -f {file}` tells more"
+    )]
     Parse {
         /// The file.
         file: String,
@@ -161,9 +164,9 @@ impl Loader<'_> {
             return self.json(file, text);
         }
         for document in documents(text) {
-            let value: Value = parse_yaml(document.text).map_err(|(line, reason)| ManifestError::Parse {
+            let value: Value = parse_yaml(&document).map_err(|(line, reason)| ManifestError::Parse {
                 file: file.to_owned(),
-                line: document.first_line + line.saturating_sub(1),
+                line,
                 reason,
             })?;
             let lines = || item_lines(&document);
@@ -349,10 +352,11 @@ fn item_lines(document: &Document<'_>) -> Vec<u64> {
     let lines = |list: List| {
         list.items.iter().map(|item| document.first_line + item.referenced.line().saturating_sub(1)).collect()
     };
-    parse_yaml(document.text).map(lines).unwrap_or_default()
+    parse_yaml(document).map(lines).unwrap_or_default()
 }
 
-fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<T, (u64, String)> {
+/// The error is the file's line, and what the parser says to those who write YAML, not Rust.
+fn parse_yaml<T: DeserializeOwned>(document: &Document<'_>) -> Result<T, (u64, String)> {
     let options = serde_saphyr::options! {
         // A namespace may be called n or on: only true and false are booleans.
         strict_booleans: true,
@@ -362,9 +366,13 @@ fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<T, (u64, String)> {
             max_total_scalar_bytes: 1 << 30,
         },
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        let line = error.location().map_or(1, |location| location.line());
-        (line, error.without_snippet().to_string())
+    serde_saphyr::from_str_with_options(document.text, options).map_err(|error| {
+        let lines_before = document.first_line.saturating_sub(1);
+        let said = error.without_snippet().render_with_options(serde_saphyr::render_options! {
+            formatter: &serde_saphyr::UserMessageFormatter,
+            line_offset: lines_before,
+        });
+        (lines_before + error.location().map_or(1, |location| location.line()), said)
     })
 }
 
