@@ -100,6 +100,25 @@ fn tables_are_filtered_and_written_as_json_and_yaml() {
 }
 
 #[test]
+fn a_filter_that_matches_nothing_is_named_and_one_that_does_not_apply_is_refused() {
+    let none = out(&offline(&["tables", "services", "--service", "nope"]));
+    assert_eq!(none, "no service matches --service nope\n");
+    for (arguments, expected) in [
+        (
+            &["show", "fdb", "--state", "established"][..],
+            "--state does not apply to fdb, only to connections",
+        ),
+        (&["show", "counters", "--service", "web"], "only to services, connections; leave it out"),
+        (&["tables", "fdb", "--service", "web"], "--service does not apply to fdb"),
+        (&["tables", "local", "--addr", "10.0.0.1"], "--addr does not apply to local"),
+    ] {
+        let output = windlass(arguments);
+        ends(&output, 2);
+        assert!(err(&output).contains(expected), "{arguments:?}: {}", err(&output));
+    }
+}
+
+#[test]
 fn tables_want_manifests_and_a_node() {
     let output = windlass(&["tables"]);
     ends(&output, 2);

@@ -5,18 +5,19 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Args, ValueEnum};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass_control::admin::client::ask;
 use windlass_control::config::{Config, Settings};
-use windlass_control::inspect::connections::{Connections, Filter, STATES};
+use windlass_control::inspect::connections::{Connections, Filter, state_names};
 use windlass_control::inspect::rows::{DeviceRow, DropRow, Tables, meaning};
 use windlass_dataplane::drop_reason::DropReason;
 
 use super::print::{Output, columns, document, list, maybe, print};
 use super::tables::{TableName, text};
-use super::view::Wanted;
+use super::view::{Wanted, expect_applies};
 
 /// What to show.
 #[derive(Args, Clone, Debug)]
@@ -33,7 +34,7 @@ pub(crate) struct ShowArgs {
     wanted: Wanted,
 
     /// Only connections in this state
-    #[arg(long, value_name = "STATE", value_parser = STATES)]
+    #[arg(long, value_name = "STATE", value_parser = PossibleValuesParser::new(state_names()))]
     state: Option<String>,
 
     /// Show it again every so many seconds, until Ctrl-C
@@ -81,6 +82,7 @@ enum What {
 
 /// Shows it once, or again and again.
 pub(crate) fn run(args: &ShowArgs, arguments: &ArgMatches) -> anyhow::Result<()> {
+    expect_filters_apply(args)?;
     // Only the socket's path is wanted: this need not be a node.
     let config = Config::new(&Settings::from_matches(arguments)?, || Some("localhost".to_owned()))?;
     loop {
@@ -90,6 +92,14 @@ pub(crate) fn run(args: &ShowArgs, arguments: &ArgMatches) -> anyhow::Result<()>
         print(&format!("{}{text}", if clear { CLEAR } else { "" }))?;
         thread::sleep(Duration::from_secs(seconds));
     }
+}
+
+/// A filter that would be ignored is a mistake of whoever asks.
+fn expect_filters_apply(args: &ShowArgs) -> anyhow::Result<()> {
+    let what = args.what.to_possible_value();
+    let what = what.as_ref().map_or("", |what| what.get_name());
+    args.wanted.expect_apply(what)?;
+    Ok(expect_applies("--state", args.state.is_some(), what, &["connections"])?)
 }
 
 /// ECMA-48: the cursor home, and everything erased.
@@ -107,9 +117,8 @@ fn shown(args: &ShowArgs, socket: &Path) -> anyhow::Result<String> {
         What::Drops => return drops(args, socket),
         What::Device => return device(args, socket),
     };
-    let mut tables: Tables = get(socket, "/tables")?;
-    args.wanted.keep(&mut tables);
-    text(Some(table), args.output, &tables)
+    let tables: Tables = get(socket, "/tables")?;
+    text(Some(table), args.output, &args.wanted, tables)
 }
 
 fn get<T: DeserializeOwned>(socket: &Path, target: &str) -> anyhow::Result<T> {

@@ -43,22 +43,30 @@ pub(crate) enum TableName {
 
 /// Prints the tables; what was left out goes to standard error.
 pub(crate) fn run(args: &TablesArgs, arguments: &ArgMatches) -> anyhow::Result<()> {
+    if let Some(table) = args.table.and_then(|table| table.to_possible_value()) {
+        args.wanted.expect_apply(table.get_name())?;
+    }
     let (inspection, notes) = offline::inspection(arguments)?;
     for note in notes {
         eprintln!("note: {note}");
     }
-    let mut tables = Tables::of(&inspection);
-    args.wanted.keep(&mut tables);
-    print(&text(args.table, args.output, &tables)?)
+    let tables = Tables::of(&inspection);
+    print(&text(args.table, args.output, &args.wanted, tables)?)
 }
 
-/// One table, or all, in the wanted format.
-pub(crate) fn text(table: Option<TableName>, output: Output, tables: &Tables) -> anyhow::Result<String> {
+/// The wanted rows of one table, or of all, in the wanted format.
+pub(crate) fn text(
+    table: Option<TableName>,
+    output: Output,
+    wanted: &view::Wanted,
+    mut tables: Tables,
+) -> anyhow::Result<String> {
+    wanted.keep(&mut tables);
     let value = match table {
-        None => serde_json::to_value(tables)?,
-        Some(name) => part(name, tables),
+        None => serde_json::to_value(&tables)?,
+        Some(name) => part(name, &tables),
     };
-    document(output, &value, |_| readable(table, tables))
+    document(output, &value, |_| readable(table, &tables, wanted))
 }
 
 fn part(name: TableName, tables: &Tables) -> Value {
@@ -71,19 +79,19 @@ fn part(name: TableName, tables: &Tables) -> Value {
     }
 }
 
-fn readable(table: Option<TableName>, tables: &Tables) -> String {
+fn readable(table: Option<TableName>, tables: &Tables, wanted: &view::Wanted) -> String {
     match table {
         Some(TableName::Fdb) => view::fdb(&tables.fdb),
         Some(TableName::Neighbors) => view::neighbors(&tables.neighbors),
         Some(TableName::Routes) => view::routes(&tables.routes),
-        Some(TableName::Services) => view::services(&tables.services),
+        Some(TableName::Services) => view::services(&tables.services, wanted),
         Some(TableName::Local) => view::local(&tables.local),
         None => [
             view::local(&tables.local),
             format!("FDB\n{}", view::fdb(&tables.fdb)),
             format!("NEIGHBORS\n{}", view::neighbors(&tables.neighbors)),
             format!("ROUTES\n{}", view::routes(&tables.routes)),
-            format!("SERVICES\n{}", view::services(&tables.services)),
+            format!("SERVICES\n{}", view::services(&tables.services, wanted)),
         ]
         .join("\n"),
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
+use windlass_control::config::ConfigError;
 use windlass_control::inspect::rows::{
     BackendRow, BackendState, FdbRow, LocalRow, NeighborRow, RouteRow, ServiceRow, Tables,
 };
@@ -21,7 +22,39 @@ pub(crate) struct Wanted {
     pub(crate) service: Option<String>,
 }
 
+/// The tables whose rows are about addresses.
+const WITH_ADDR: [&str; 5] = ["fdb", "neighbors", "routes", "services", "connections"];
+/// The tables whose rows are about services.
+const WITH_SERVICE: [&str; 2] = ["services", "connections"];
+
+/// Refuses a filter that says nothing about `table`, rather than ignoring it.
+pub(crate) fn expect_applies(
+    filter: &str,
+    is_given: bool,
+    table: &str,
+    to: &[&str],
+) -> Result<(), ConfigError> {
+    if !is_given || to.contains(&table) {
+        return Ok(());
+    }
+    let text = format!("{filter} does not apply to {table}, only to {}; leave it out", to.join(", "));
+    Err(ConfigError::Arguments(text))
+}
+
 impl Wanted {
+    /// Refuses a filter that says nothing about `table`.
+    pub(crate) fn expect_apply(&self, table: &str) -> Result<(), ConfigError> {
+        expect_applies("--addr", self.addr.is_some(), table, &WITH_ADDR)?;
+        expect_applies("--service", self.service.is_some(), table, &WITH_SERVICE)
+    }
+
+    fn no_service(&self) -> String {
+        let addr = self.addr.map(|addr| format!(" --addr {addr}"));
+        let service = self.service.as_ref().map(|part| format!(" --service {part}"));
+        let filters: String = addr.into_iter().chain(service).collect();
+        if filters.is_empty() { "no service".to_owned() } else { format!("no service matches{filters}") }
+    }
+
     /// Keeps the wanted rows. A route or a podCIDR is about every address in it, but for the default route.
     pub(crate) fn keep(&self, tables: &mut Tables) {
         if let Some(addr) = self.addr {
@@ -78,7 +111,7 @@ pub(crate) fn routes(rows: &[RouteRow]) -> String {
     columns(&["PREFIX", "GATEWAY", "TO"], rows.iter().map(row).collect(), "no route")
 }
 
-pub(crate) fn services(rows: &[ServiceRow]) -> String {
+pub(crate) fn services(rows: &[ServiceRow], wanted: &Wanted) -> String {
     let mut lines = Vec::new();
     for row in rows {
         let mut name = row.name.clone();
@@ -103,7 +136,7 @@ pub(crate) fn services(rows: &[ServiceRow]) -> String {
             ]);
         }
     }
-    columns(&["SERVICE", "VIP", "BACKEND", "STATE", "NODE", "NOTE"], lines, "no service")
+    columns(&["SERVICE", "VIP", "BACKEND", "STATE", "NODE", "NOTE"], lines, &wanted.no_service())
 }
 
 fn state(backend: &BackendRow) -> &'static str {

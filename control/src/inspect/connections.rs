@@ -1,5 +1,6 @@
 //! Connections as rows.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -99,22 +100,42 @@ fn row(inspection: &Inspection, connection: &Connection) -> ConnectionRow {
         service: service.map(|service| service.name.clone()),
         backend: connection.backend().to_string(),
         translated: connection.translated(FlowDirection::Original).to_string(),
-        state: state(connection).to_owned(),
+        state: class(connection).1.to_owned(),
         age_seconds: now.saturating_sub(connection.opened_tick()),
         idle_seconds: now.saturating_sub(connection.last_seen_tick()),
         expires_seconds: connection.expires_tick().saturating_sub(now),
     }
 }
 
-/// The names of all states, for `--state`.
-pub const STATES: [&str; 8] =
-    ["opening", "replied", "established", "original-closed", "reply-closed", "closed", "reset", "unreplied"];
+/// Every protocol and state that [`class`] may name.
+pub const CLASSES: [(&str, &str); 9] = [
+    ("tcp", "opening"),
+    ("tcp", "replied"),
+    ("tcp", "established"),
+    ("tcp", "original-closed"),
+    ("tcp", "reply-closed"),
+    ("tcp", "closed"),
+    ("tcp", "reset"),
+    ("udp", "unreplied"),
+    ("udp", "replied"),
+];
 
-fn state(connection: &Connection) -> &'static str {
-    if connection.original.protocol != Protocol::TCP {
-        return if connection.is_replied() { "replied" } else { "unreplied" };
+/// The names of all states, for `--state`.
+pub fn state_names() -> BTreeSet<&'static str> {
+    CLASSES.into_iter().map(|(_, state)| state).collect()
+}
+
+/// A connection's protocol and state by their names.
+pub fn class(connection: &Connection) -> (&'static str, &'static str) {
+    if connection.original.protocol == Protocol::TCP {
+        ("tcp", tcp_name(connection.tcp_state()))
+    } else {
+        ("udp", if connection.is_replied() { "replied" } else { "unreplied" })
     }
-    match connection.tcp_state() {
+}
+
+fn tcp_name(state: TcpState) -> &'static str {
+    match state {
         TcpState::Opening => "opening",
         TcpState::Replied => "replied",
         TcpState::Established => "established",
@@ -122,5 +143,19 @@ fn state(connection: &Connection) -> &'static str {
         TcpState::ReplyClosed => "reply-closed",
         TcpState::Closed => "closed",
         TcpState::Reset => "reset",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tcp_state_has_a_name_among_the_classes() {
+        use TcpState::{Closed, Established, Opening, OriginalClosed, Replied, ReplyClosed, Reset};
+        for state in [Opening, Replied, Established, OriginalClosed, ReplyClosed, Closed, Reset] {
+            assert!(CLASSES.contains(&("tcp", tcp_name(state))), "{state:?}");
+        }
+        assert_eq!(state_names().len(), 8);
     }
 }

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use windlass_control::admin::{Programming, Readings, Sample, SampleKind};
 use windlass_control::capture::live::Watched;
 use windlass_control::inspect::Inspection;
+use windlass_control::inspect::connections::{CLASSES, class};
 use windlass_dataplane::counters::{Counters, SideCounters, Totals};
 use windlass_dataplane::drop_reason::DropReason;
-use windlass_dataplane::lb::conntrack::{Connection, Conntrack};
-use windlass_dataplane::lb::tcp_state::TcpState;
-use windlass_dataplane::wire::protocol::Protocol;
+use windlass_dataplane::lb::conntrack::Conntrack;
 use windlass_dataplane::worker::Workers;
 
 use super::inspect::Subject;
@@ -144,7 +143,7 @@ impl WorkerReadings {
 impl WorkerReadings {
     fn connection_samples(&self) -> Vec<Sample> {
         let census = self.census();
-        let all = PROTOCOLS_AND_STATES.into_iter().map(|(protocol, state)| Sample {
+        let all = CLASSES.into_iter().map(|(protocol, state)| Sample {
             name: "windlass_connections",
             help: CONNECTIONS,
             kind: SampleKind::Gauge,
@@ -216,36 +215,6 @@ impl WorkerReadings {
         samples
     }
 }
-
-fn class(connection: &Connection) -> (&'static str, &'static str) {
-    if connection.original.protocol == Protocol::TCP {
-        ("tcp", state(connection.tcp_state()))
-    } else {
-        ("udp", if connection.is_replied() { "replied" } else { "unreplied" })
-    }
-}
-
-fn state(state: TcpState) -> &'static str {
-    match state {
-        TcpState::Opening => "opening",
-        TcpState::Replied => "replied",
-        TcpState::Established => "established",
-        TcpState::OriginalClosed | TcpState::ReplyClosed => "half_closed",
-        TcpState::Closed => "closed",
-        TcpState::Reset => "reset",
-    }
-}
-
-const PROTOCOLS_AND_STATES: [(&str, &str); 8] = [
-    ("tcp", "opening"),
-    ("tcp", "replied"),
-    ("tcp", "established"),
-    ("tcp", "half_closed"),
-    ("tcp", "closed"),
-    ("tcp", "reset"),
-    ("udp", "unreplied"),
-    ("udp", "replied"),
-];
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
