@@ -203,6 +203,8 @@ fn a_wrong_trace_exits_with_2_and_says_how_to_write_it() {
         (&["trace", "tcp 10.0.0.1"][..], "write (tcp|udp|icmp|icmpv6) SRC[:PORT] > DST[:PORT]"),
         (&["trace", "tcp 10.0.0.1 > 10.0.0.2"], "tcp needs a destination port: 10.0.0.2:80"),
         (&["trace", "--hex", "zz"], "not pairs of hexadecimal digits"),
+        (&["trace"], "or --hex DIGITS, or --pcap FILE[:N]"),
+        (&["trace", "--pcap", "f:0"], "--pcap f:0: packets are counted from 1; give f:1"),
         (&["trace", "udp 10.0.0.1 > 10.0.0.2:5", "--decap"], "--decap needs --from"),
         (&["trace", "udp 10.0.0.1 > 10.0.0.2:5", "--from", "10.0.0.9"], "--decap"),
     ] {

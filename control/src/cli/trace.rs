@@ -21,7 +21,7 @@ use super::print::{Output, document, print};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TraceArgs {
     /// 'tcp 10.244.0.14:40000 > 10.96.0.10:53', with 'flags syn|ack' and 'len 60' if need be
-    #[arg(value_name = "PACKET", num_args = 1.., required_unless_present_any = ["hex", "pcap"])]
+    #[arg(value_name = "PACKET", num_args = 1..)]
     packet: Vec<String>,
 
     /// The packet as hexadecimal digits, from its IP header on (with --decap also from its VXLAN header on)
@@ -96,7 +96,7 @@ fn request(args: &TraceArgs) -> anyhow::Result<Request> {
     let mut request = Request::default();
     let mut from = args.from;
     if let Some(place) = &args.pcap {
-        let (file, number) = file_and_number(place);
+        let (file, number) = file_and_number(place)?;
         let bytes = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let mut packet = capture::ip_packet(&bytes, number).with_context(|| file.display().to_string())?;
         if args.decap
@@ -110,6 +110,8 @@ fn request(args: &TraceArgs) -> anyhow::Result<Request> {
     } else if let Some(hex) = &args.hex {
         from_hex(hex).map_err(usage)?;
         request.hex = Some(hex.clone());
+    } else if args.packet.is_empty() {
+        bail!(ConfigError::Arguments(NO_PACKET.to_owned()));
     } else {
         request.flow = Some(args.packet.join(" "));
     }
@@ -123,11 +125,18 @@ fn request(args: &TraceArgs) -> anyhow::Result<Request> {
     Ok(request)
 }
 
+const NO_PACKET: &str =
+    "trace needs a packet: 'udp 10.244.0.14:40000 > 10.96.0.10:53', or --hex DIGITS, or --pcap FILE[:N]";
+
 /// `FILE:N`; a colon that no number follows belongs to the name.
-fn file_and_number(place: &str) -> (PathBuf, usize) {
+fn file_and_number(place: &str) -> Result<(PathBuf, usize), ConfigError> {
     match place.rsplit_once(':').map(|(file, number)| (file, number.parse::<usize>())) {
-        Some((file, Ok(number))) => (file.into(), number.max(1)),
-        _ => (place.into(), 1),
+        Some((file, Ok(0))) => {
+            let text = format!("--pcap {place}: packets are counted from 1; give {file}:1 for the first");
+            Err(ConfigError::Arguments(text))
+        }
+        Some((file, Ok(number))) => Ok((file.into(), number)),
+        _ => Ok((place.into(), 1)),
     }
 }
 

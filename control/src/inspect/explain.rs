@@ -201,7 +201,9 @@ pub fn no_service(tables: &ForwardingTables, origin: &Origin, vip: Vip) -> Vec<S
     let others = tables.services().iter().filter(|service| service.vip.addr == vip.addr);
     let mut served: Vec<_> = others.map(|service| format!("{} ({})", service.vip, service.name)).collect();
     served.sort();
-    if !served.is_empty() {
+    // The Service objects have been named with their ports: told again only where not all are served.
+    let told: usize = objects.iter().map(|(_, service)| service.ports.len()).sum();
+    if !served.is_empty() && served.len() != told {
         lines.push(format!("served there: {}", served.join(", ")));
     }
     if objects.is_empty() {

@@ -125,7 +125,8 @@ fn why_a_vip_is_dead_is_answered_no_such_service_or_port() {
     let gone = asks(&node, "udp 10.244.0.14:1 > 10.96.9.9:53");
     says(&gone, DropReason::NoSuchService, "no Service object has the ClusterIP 10.96.9.9");
     let port = asks(&node, "tcp 10.244.0.14:1 > 10.106.228.152:81");
-    says(&port, DropReason::UnservedPort, "served there: tcp 10.106.228.152:80 (default/web:80)");
+    says(&port, DropReason::UnservedPort, "Service default/web has the address, with port tcp 80");
+    assert_eq!(port.advice.len(), 1, "the same fact is told once: {:?}", port.advice);
     let protocol = asks(&node, "udp 10.244.0.14:1 > 10.106.228.152:80");
     says(&protocol, DropReason::UnservedPort, "Service default/web has the address, with port tcp 80");
     assert!(protocol.forward.text.ends_with("The sender gets an ICMP port unreachable."));
@@ -216,7 +217,8 @@ fn a_packet_from_the_underlay_is_judged_by_every_rule_of_admission() {
 fn a_packet_too_long_is_told_the_length_that_fits() {
     let report = asks(&node(|_| ()), "udp 10.244.0.14:1 > 10.244.2.7:5 len 1451");
     assert_eq!(report.forward.reason.as_deref(), Some("too_big"));
-    assert!(report.forward.text.ends_with("It has 1451 bytes, and 1450 fit."), "{}", report.forward.text);
+    let expected = "the sender would be told. It has 1451 bytes, and 1450 fit.";
+    assert!(report.forward.text.ends_with(expected), "{}", report.forward.text);
 }
 
 #[test]
@@ -232,6 +234,9 @@ fn a_question_that_cannot_be_understood_is_refused() {
     assert!(refused(Request { flow, hex: None, arrival: Some(arrival) }).contains("no MAC like"));
     let garbage = trace(&node, &Request { hex: Some("00".into()), ..Request::default() }).unwrap();
     assert_eq!(garbage.forward.reason.as_deref(), Some("malformed"));
+    assert_eq!(garbage.forward.ingress, "from a pod or the host, through the device");
+    let expected = "What is given (1 B) is no whole IP packet; begin at the IP header.";
+    assert!(garbage.forward.text.ends_with(expected), "{}", garbage.forward.text);
 }
 
 #[test]

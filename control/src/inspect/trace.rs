@@ -8,11 +8,9 @@ mod walk;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine::decide::Related;
-use windlass_dataplane::wire::inner::InnerPacket;
 
-use self::walk::{Tracer, Walked, related};
+use self::walk::Tracer;
 use super::Inspection;
 use super::packet::{self, PacketError};
 
@@ -123,10 +121,7 @@ pub fn trace(node: &Inspection, request: &Request) -> Result<Report, TraceError>
     let tracer = Tracer { node, connections: &node.connections };
     let walked = match (&request.arrival, &request.flow, bytes) {
         (None, Some(flow), None) => tracer.enter_overlay(&packet::parse(flow)?, &Related::Nothing),
-        (None, None, Some(bytes)) => match InnerPacket::parse(&bytes) {
-            Ok(inner) => tracer.enter_overlay(&inner, &related(&inner, &bytes)),
-            Err(_) => Walked::unreadable(DropReason::Malformed, "the device"),
-        },
+        (None, None, Some(bytes)) => tracer.enter_overlay_bytes(&bytes),
         (Some(arrival), Some(flow), None) => {
             let inner = packet::parse(flow)?;
             let head = tracer.head(arrival, inner.flow.src.is_ipv4())?;

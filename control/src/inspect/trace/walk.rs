@@ -1,5 +1,6 @@
 //! A packet walked through the engine's slow path, and its reply after it.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -36,6 +37,28 @@ pub(super) struct Walked {
     pub(super) arrival: Option<(Vni, IpAddr)>,
 }
 
+/// Where a packet comes in.
+enum CameIn {
+    /// Through the device.
+    Device,
+    /// Over the underlay, from a VTEP that calls itself that.
+    Underlay(IpAddr),
+    /// The same, to a MAC of a network.
+    Network(IpAddr, Vni, Mac),
+}
+
+impl fmt::Display for CameIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device => f.write_str("from a pod or the host, through the device"),
+            Self::Underlay(from) => write!(f, "from the underlay, sent by {from}"),
+            Self::Network(from, vni, mac) => {
+                write!(f, "{} on VNI {vni} to MAC {mac}", Self::Underlay(*from))
+            }
+        }
+    }
+}
+
 /// Walks packets through a node.
 pub(super) struct Tracer<'a> {
     /// The node.
@@ -54,11 +77,19 @@ pub(super) fn related(inner: &InnerPacket, bytes: &[u8]) -> Related {
 
 impl Tracer<'_> {
     pub(super) fn enter_overlay(&self, packet: &InnerPacket, related: &Related) -> Walked {
-        let ingress = "from a pod or the host, through the device".to_owned();
-        self.decide(packet, related, Ingress::Overlay, Recording::default(), ingress)
+        self.decide(packet, related, Ingress::Overlay, Recording::default(), CameIn::Device)
+    }
+
+    pub(super) fn enter_overlay_bytes(&self, bytes: &[u8]) -> Walked {
+        match InnerPacket::parse(bytes) {
+            Ok(inner) => self.enter_overlay(&inner, &related(&inner, bytes)),
+            Err(_) => Walked::unreadable(DropReason::Malformed, CameIn::Device)
+                .said_of_bytes(bytes.len(), "IP packet; begin at the IP header"),
+        }
     }
 
     pub(super) fn arrived_bytes(&self, arrival: &Arrival, bytes: Vec<u8>) -> Result<Walked, TraceError> {
+        let given = bytes.len();
         let is_ip = matches!(bytes.first().map(|first| first >> 4), Some(4 | 6));
         let payload = if is_ip {
             let head = self.head(arrival, bytes[0] >> 4 == 4)?;
@@ -72,7 +103,9 @@ impl Tracer<'_> {
         });
         Ok(match inner {
             Ok((related, packet)) => self.arrived(arrival, &payload, Ok(packet), &related),
-            Err(reason) => self.arrived(arrival, &payload, Err(reason), &Related::Nothing),
+            Err(reason) => self
+                .arrived(arrival, &payload, Err(reason), &Related::Nothing)
+                .said_of_bytes(given, "IP packet or VXLAN payload; begin at the IP or the VXLAN header"),
         })
     }
 
@@ -105,25 +138,24 @@ impl Tracer<'_> {
         inner: Result<InnerPacket, DropReason>,
         related: &Related,
     ) -> Walked {
-        let from = format!("from the underlay, sent by {}", arrival.from);
         let (frame, inner) = match Frame::parse(payload).and_then(|frame| Ok((frame, inner?))) {
             Ok(parsed) => parsed,
-            Err(reason) => return Walked::unreadable(reason, &from),
+            Err(reason) => return Walked::unreadable(reason, CameIn::Underlay(arrival.from)),
         };
-        let ingress = format!("{from} on VNI {} to MAC {}", frame.vni, frame.dst_mac);
+        let came_in = CameIn::Network(arrival.from, frame.vni, frame.dst_mac);
         let way_in = Some((frame.vni, arrival.from));
         if frame.reserved_bits && self.node.engine.strict_reserved_bits {
             let reason = DropReason::VxlanReservedBits;
-            return Walked { arrival: way_in, ..Walked::dropped(&inner, ingress, Vec::new(), reason) };
+            return Walked { arrival: way_in, ..Walked::dropped(&inner, came_in, Vec::new(), reason) };
         }
         let outer = OuterHeader { source: arrival.from, tos: arrival.tos };
         let mut recording = Recording::default();
         let (tables, settings) = (&self.node.tables, &self.node.engine);
         if let Err(reason) = decap::admit(tables, settings, &frame, &outer, &inner, &mut recording) {
-            return Walked { arrival: way_in, ..Walked::dropped(&inner, ingress, recording.steps, reason) };
+            return Walked { arrival: way_in, ..Walked::dropped(&inner, came_in, recording.steps, reason) };
         }
         let at = Ingress::Underlay { vni: frame.vni, source: arrival.from };
-        let mut walked = self.decide(&inner, related, at, recording, ingress);
+        let mut walked = self.decide(&inner, related, at, recording, came_in);
         let stays = walked.egress().is_some_and(|egress| matches!(egress, Egress::Overlay));
         if walked.reason.is_none() && !stays {
             walked.drop(DropReason::DestinationNotLocal);
@@ -139,7 +171,7 @@ impl Tracer<'_> {
         related: &Related,
         ingress: Ingress,
         mut recording: Recording,
-        from: String,
+        came_in: CameIn,
     ) -> Walked {
         let (tables, now) = (&self.node.tables, self.node.now);
         let decision =
@@ -162,7 +194,7 @@ impl Tracer<'_> {
         };
         let way = Way {
             packet: packet::describe(packet),
-            ingress: from,
+            ingress: came_in.to_string(),
             steps,
             end,
             reason: reason.map(|reason| reason.name().to_owned()),
@@ -186,8 +218,12 @@ impl Tracer<'_> {
         let mtu = encapsulation.inner_mtu(self.node.tables.local().overlay_mtu);
         if packet.total_len > mtu {
             let told = packet.dont_fragment;
-            let reason = if told { DropReason::TooBig } else { DropReason::TooBigMayFragment };
-            let text = format!("{} It has {} bytes, and {mtu} fit.", rows::meaning(reason), packet.total_len);
+            let (reason, meaning) = if told {
+                (DropReason::TooBig, TOO_BIG.to_owned())
+            } else {
+                (DropReason::TooBigMayFragment, rows::meaning(DropReason::TooBigMayFragment))
+            };
+            let text = format!("{meaning} It has {} bytes, and {mtu} fit.", packet.total_len);
             return (End::Dropped, Some(reason), text);
         }
         steps.push(StepRow { step: "outer".into(), text: self.outer(flow, packet, encapsulation) });
@@ -249,11 +285,14 @@ impl Tracer<'_> {
     }
 }
 
+/// The reason's own words tell of a packet that was sent.
+const TOO_BIG: &str = "Longer than the overlay or the path to the VTEP carries; the sender would be told.";
+
 impl Walked {
-    pub(super) fn unreadable(reason: DropReason, ingress: &str) -> Self {
+    fn unreadable(reason: DropReason, came_in: CameIn) -> Self {
         let way = Way {
             packet: "(unreadable)".to_owned(),
-            ingress: ingress.to_owned(),
+            ingress: came_in.to_string(),
             steps: Vec::new(),
             end: End::Dropped,
             reason: Some(reason.name().to_owned()),
@@ -265,12 +304,21 @@ impl Walked {
 
     fn dropped(
         packet: &InnerPacket,
-        ingress: String,
+        came_in: CameIn,
         recorded: Vec<RecordedStep>,
         reason: DropReason,
     ) -> Self {
-        let way = Way { packet: packet::describe(packet), ..Self::unreadable(reason, &ingress).way };
-        Self { packet: Some(*packet), recorded, way, ..Self::unreadable(reason, "") }
+        let unreadable = Self::unreadable(reason, came_in);
+        let way = Way { packet: packet::describe(packet), ..unreadable.way };
+        Self { packet: Some(*packet), recorded, way, ..unreadable }
+    }
+
+    /// Bytes too malformed to be a packet may be the wrong ones.
+    fn said_of_bytes(mut self, given: usize, expected: &str) -> Self {
+        if self.reason == Some(DropReason::Malformed) {
+            self.way.text += &format!(" What is given ({given} B) is no whole {expected}.");
+        }
+        self
     }
 
     fn drop(&mut self, reason: DropReason) {

@@ -30,7 +30,7 @@ fn the_worked_example_is_read_without_problems() {
 fn json_and_yaml_and_lists_say_the_same() {
     let mut items = Vec::new();
     for document in documents(EXAMPLE) {
-        items.push(parse_yaml::<Value>(document.text).unwrap());
+        items.push(parse_yaml::<Value>(&document).unwrap());
     }
     let json = items.iter().map(|item| serde_json::to_string_pretty(item).unwrap()).collect::<Vec<_>>();
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
