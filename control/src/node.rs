@@ -65,7 +65,16 @@ pub struct NodeSettings {
 /// Why this node cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// There is no Node object of our name.
+    /// There is no Node object.
+    #[error(
+        "there is no Node at all, so none named {node:?}; put what `kubectl get nodes -o yaml` prints into \
+         --manifests, or let --kubeconfig name a cluster with nodes"
+    )]
+    NoNodes {
+        /// The name.
+        node: String,
+    },
+    /// There are Node objects, but none of our name.
     #[error("node {node:?} is not in the cluster, which has {known}; give the right name with --node")]
     NotFound {
         /// The name.
@@ -170,10 +179,7 @@ pub fn resolve(
     config: &Config,
     host: &dyn HostFacts,
 ) -> Result<(NodeSettings, Vec<Problem>), NodeError> {
-    let node = state
-        .nodes
-        .get(&config.node)
-        .ok_or_else(|| NodeError::NotFound { node: config.node.clone(), known: known_nodes(state) })?;
+    let node = state.nodes.get(&config.node).ok_or_else(|| not_found(state, &config.node))?;
     let mut problems = Vec::new();
     let net_conf = net_conf(state, node)?;
     if net_conf.is_some_and(|conf| conf.direct_routing) {
@@ -234,23 +240,22 @@ fn vni_of(config: &Config, net_conf: Option<&NetConf>) -> Vni {
 /// What is missing of them.
 pub fn expect_pod_cidr(state: &ClusterState, node: &str) -> Result<(), NodeError> {
     match state.nodes.get(node) {
-        None => Err(NodeError::NotFound { node: node.to_owned(), known: known_nodes(state) }),
+        None => Err(not_found(state, node)),
         Some(found) if found.pod_cidrs.is_empty() => Err(NodeError::NoPodCidr { node: node.to_owned() }),
         Some(_) => Ok(()),
     }
 }
 
-fn known_nodes(state: &ClusterState) -> String {
-    let mut names: Vec<_> = state.nodes.keys().take(10).map(String::as_str).collect();
-    match state.nodes.len() {
-        0 => "no Node at all".to_owned(),
-        count if count > names.len() => {
-            let more = format!("and {} more", count - names.len());
-            names.push(&more);
-            names.join(", ")
-        }
-        _ => names.join(", "),
+fn not_found(state: &ClusterState, node: &str) -> NodeError {
+    let node = node.to_owned();
+    if state.nodes.is_empty() {
+        return NodeError::NoNodes { node };
     }
+    let mut known: Vec<_> = state.nodes.keys().take(10).cloned().collect();
+    if state.nodes.len() > known.len() {
+        known.push(format!("and {} more", state.nodes.len() - known.len()));
+    }
+    NodeError::NotFound { node, known: known.join(", ") }
 }
 
 fn net_conf<'a>(state: &'a ClusterState, node: &Node) -> Result<Option<&'a NetConf>, NodeError> {

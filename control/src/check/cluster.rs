@@ -29,7 +29,7 @@ pub(super) fn findings(subject: &Subject<'_>, clock: i64) -> Vec<Finding> {
 /// The check that an unusable node fails.
 pub(super) fn check_of(error: &NodeError) -> &'static Check {
     match error {
-        NodeError::NotFound { .. } => &catalog::NODE,
+        NodeError::NoNodes { .. } | NodeError::NotFound { .. } => &catalog::NODE,
         NodeError::NoPodCidr { .. } | NodeError::OutsideCluster { .. } => &catalog::POD_CIDR,
         NodeError::NoVtep { .. } => &catalog::ANNOTATIONS,
         NodeError::NetConf(_) | NodeError::Backend { .. } => &catalog::NET_CONF,

@@ -128,6 +128,11 @@ fn overlay_mtu_is_50_or_70_less_c2() {
 fn what_cannot_work_is_refused_with_its_remedy() {
     let missing = error(&example(), &["--node", "node-z"]);
     assert!(missing.contains("\"node-z\" is not in the cluster, which has node-a, node-b"), "{missing}");
+    let nobody = error(&ClusterState::default(), &["--node", "node-z"]);
+    assert!(
+        nobody.starts_with("there is no Node at all") && nobody.contains("kubectl get nodes"),
+        "{nobody}"
+    );
 
     let empty = error(&edited(|state| own(state).pod_cidrs.clear()), &[]);
     assert!(empty.contains("--allocate-node-cidrs"), "{empty}");
