@@ -122,6 +122,18 @@ pub enum AdminError {
         /// The socket.
         path: PathBuf,
     },
+    /// The admin socket's folder does not exist.
+    #[error(
+        "cannot make the admin socket {}: there is no folder {folder}; make it with `mkdir -m 700 -p {folder}`, or give \
+         another path with --admin-socket",
+        path.display(), folder = folder.display()
+    )]
+    NoFolder {
+        /// The socket.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
     /// The admin socket cannot be made.
     #[error("cannot make the admin socket {}: {source}; run as root, or give another path with --admin-socket", path.display())]
     Socket {

@@ -45,10 +45,17 @@ mod unix {
     pub(in crate::admin) struct SocketFile(PathBuf);
 
     impl AdminSocket {
+        /// Only the default's folder is made: another that is missing is a mistake in the path.
         pub(in crate::admin) fn bind(path: &Path) -> Result<Self, AdminError> {
             let failed = |source| AdminError::Socket { path: path.to_owned(), source };
             if UnixStream::connect(path).is_ok() {
                 return Err(AdminError::Running { path: path.to_owned() });
+            }
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            if Some(folder) == Path::new(DEFAULT_PATH).parent() {
+                DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+            } else if !folder.is_dir() {
+                return Err(AdminError::NoFolder { path: path.to_owned(), folder: folder.to_owned() });
             }
             let listener = listen(path).map_err(failed)?;
             Ok(Self { listener, file: SocketFile(path.to_owned()) })
@@ -66,9 +73,6 @@ mod unix {
     }
 
     fn listen(path: &Path) -> io::Result<UnixListener> {
-        if let Some(folder) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
         match fs::symlink_metadata(path) {
             // Nobody answered on it: it was left behind.
             Ok(found) if found.file_type().is_socket() => fs::remove_file(path)?,

@@ -30,7 +30,7 @@ fn ask(mut stream: impl Read + Write, path: &str) -> String {
 }
 
 fn serve(folder: &Path) -> (Serving, SocketAddr, PathBuf) {
-    let path = folder.join("deep/admin.sock");
+    let path = folder.join("admin.sock");
     let admin = Admin::bind(Some(([127, 0, 0, 1], 0).into()), None, &path).unwrap();
     let addr = admin.metrics_addr().unwrap();
     (admin.serve(Arc::new(Fixed)).unwrap(), addr, path)
@@ -107,6 +107,15 @@ fn a_taken_metrics_port_is_named_with_the_remedy() {
     let error = Admin::bind(Some(addr), None, &folder.path().join("a.sock")).unwrap_err().to_string();
     assert!(error.contains(&addr.to_string()) && error.contains("--metrics"), "{error}");
     assert!(!folder.path().join("a.sock").exists());
+}
+
+#[test]
+fn a_missing_folder_of_the_socket_is_named_and_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let error = Admin::bind(None, None, &missing.join("a.sock")).unwrap_err().to_string();
+    assert!(error.contains(&format!("mkdir -m 700 -p {}", missing.display())), "{error}");
+    assert!(!missing.exists());
 }
 
 #[test]
