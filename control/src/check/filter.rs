@@ -24,7 +24,8 @@ pub(super) fn findings(subject: &Subject<'_>, host: &Survey) -> Vec<Finding> {
         findings.extend(dropping);
         findings.extend(masquerading(subject, node, host, &rules));
     } else {
-        findings.extend([&catalog::FORWARD_POLICY, &catalog::IP_MASQ].map(Finding::without_node));
+        findings.extend(policies_without_node(subject, &rules));
+        findings.push(Finding::without_node(&catalog::IP_MASQ));
     }
     let unseen: Vec<String> = [parsed.err(), legacy.err()].into_iter().flatten().collect();
     if !unseen.is_empty() {
@@ -39,7 +40,8 @@ fn ipvs(host: &Survey) -> Vec<Finding> {
     match &host.ipvs {
         Ok(services) if services.is_empty() => Vec::new(),
         Ok(services) => {
-            let seen = format!("IPVS has {} virtual services", services.len());
+            let count = services.len();
+            let seen = format!("IPVS has {count} virtual service{}", if count == 1 { "" } else { "s" });
             vec![Finding::error(&catalog::KUBE_PROXY_IPVS, seen, "kube-proxy --cleanup, or ipvsadm --clear")]
         }
         Err(why) => vec![Finding::unseen(&catalog::KUBE_PROXY_IPVS, why)],
@@ -65,7 +67,10 @@ fn kube_proxy_rules(rules: &Rules) -> Vec<Finding> {
     let remedy = "kube-proxy --cleanup, or a restart of the host";
     let describe = |chains: &[&ChainName]| {
         let first = chains.first().map(|name| name.chain.as_str()).unwrap_or_default();
-        format!("there are {} iptables chains of kube-proxy, {first} among them", chains.len())
+        match chains.len() {
+            1 => format!("there is an iptables chain of kube-proxy, {first}"),
+            count => format!("there are {count} iptables chains of kube-proxy, {first} among them"),
+        }
     };
     let (translating, accompanying) = (made_by(&TRANSLATING), made_by(&ACCOMPANYING));
     if !translating.is_empty() {
@@ -110,6 +115,20 @@ fn forward_policies(
         });
     }
     findings
+}
+
+/// Without a node nobody knows what its pods send, and so which rules accept it; a policy is seen nevertheless.
+fn policies_without_node(subject: &Subject<'_>, rules: &Rules) -> Vec<Finding> {
+    let dropping = rules.base("filter", "forward").filter(|(_, chain)| chain.drops);
+    let warning = |(name, _): (&ChainName, _)| {
+        let seen = format!(
+            "{} has policy DROP; whether rules accept what pods and peers send is known with the node",
+            shown(name)
+        );
+        Finding::warning(&catalog::FORWARD_POLICY, seen, accept_remedy(subject, name))
+    };
+    let warnings: Vec<_> = dropping.map(warning).collect();
+    if warnings.is_empty() { vec![Finding::without_node(&catalog::FORWARD_POLICY)] } else { warnings }
 }
 
 fn accept_remedy(subject: &Subject<'_>, name: &ChainName) -> String {

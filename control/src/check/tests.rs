@@ -349,6 +349,10 @@ fn rules_of_iptables_are_judged_by_what_they_do_to_pods() {
         let findings = found(&[], &example(), &facts);
         assert_eq!(named(&findings), expected, "{rules}: {findings:?}");
     }
+    let mut facts = healthy();
+    facts.host.iptables_rules = Ok("*filter\n:KUBE-FORWARD - [0:0]\nCOMMIT\n".to_owned());
+    let seen = found(&[], &example(), &facts).remove(0).seen;
+    assert_eq!(seen, "there is an iptables chain of kube-proxy, KUBE-FORWARD");
 }
 
 /// The service's address alone is masqueraded by flannel's rules, and the remedy is a rule before them.
@@ -453,6 +457,10 @@ fn without_a_node_the_host_is_checked_nevertheless() {
     for check in ["vxlan-port", "routes", "forward-policy", "ip-masq"] {
         assert!(found.contains(&(Unseen, check)), "{found:?}");
     }
+    facts.host.iptables_rules = Ok(DOCKER.to_owned());
+    let found = named(&findings(&subject, &facts));
+    assert!(found.contains(&(Warning, "forward-policy")), "{found:?}");
+    assert!(!found.contains(&(Unseen, "forward-policy")), "{found:?}");
 }
 
 #[test]
