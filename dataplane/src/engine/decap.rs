@@ -262,6 +262,7 @@ pub fn decap_ecn(outer_tos: u8, inner_tos: u8) -> Option<u8> {
 
 /// The VXLAN packets in one received buffer. With UDP_GRO the kernel joins datagrams of one size and says the
 /// size; but for an inner UDP superpacket of a local kernel peer the size it says is the inner one (C11).
+#[inline]
 pub(crate) fn gro_parts(pool: &PacketPool, packet: &PacketBuf) -> impl Iterator<Item = PacketBuf> + use<> {
     let (packet, len) = (*packet, packet.len());
     let stride = match usize::from(packet.segment_len) {
@@ -281,6 +282,7 @@ fn first_datagram_len(payload: &[u8]) -> Option<usize> {
 
 /// A kernel peer on the same host hands over what it would give to a network card: a partial checksum, and
 /// several segments as one packet (C11). Both are passed on to the device as such.
+#[inline]
 pub fn mend_superpacket(pool: &PacketPool, packet: &mut PacketBuf, inner: &InnerPacket, mtu: u32) {
     let told = std::mem::take(&mut packet.segment_len);
     let checksum_offset = match inner.flow.protocol {

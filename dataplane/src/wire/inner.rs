@@ -156,6 +156,7 @@ impl InnerPacket {
         Ok(())
     }
 
+    #[cold]
     fn read_later_fragment(&mut self, payload: &[u8], offset: usize) -> Result<(), Malformed> {
         // A piece that would overwrite a part of TCP's header on reassembly: its flags (RFC 3128), or the checksum that
         // a translation has adapted in the first fragment. Or one that ends past the longest packet.
