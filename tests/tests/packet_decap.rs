@@ -397,6 +397,23 @@ fn c11_a_superpacket_of_a_kernel_peer_stays_one_with_and_without_a_told_segment_
     }
 }
 
+/// Ten datagrams of 18 bytes fit in one packet, and must not become one of 180 bytes.
+#[test]
+fn c11_small_datagrams_of_a_superpacket_stay_apart() {
+    let mut node = EngineNode::new(worked_example("a"), Settings::default());
+    for (src, dst) in
+        [("10.244.2.15:40000", "10.244.0.14:80"), ("[fd00:10:244:2::15]:40000", "[fd00:10:244::14]:80")]
+    {
+        let (packet, state) = partial(udp(&flow(Protocol::UDP, src, dst), &[7; 180]));
+        let before = node.counters().underlay.received.get();
+        let outcome = node.decap_with(&to_us(&packet), addr("192.168.1.51"), 0, 18);
+        assert_eq!((outcome.packets[0].checksum, outcome.packets[0].segment_len), (state, 18));
+        assert_eq!(node.counters().underlay.received.get() - before, 10);
+        let single = node.decap_with(&to_us(&packet), addr("192.168.1.51"), 0, 180);
+        assert_eq!(single.packets[0].segment_len, 0, "one datagram is no superpacket");
+    }
+}
+
 #[test]
 fn c11_a_batch_of_joined_datagrams_is_taken_apart() {
     let mut node = EngineNode::new(worked_example("a"), Settings::default());

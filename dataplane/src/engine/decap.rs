@@ -304,8 +304,12 @@ pub fn mend_superpacket(pool: &PacketPool, packet: &mut PacketBuf, inner: &Inner
     packet.checksum = Checksum::Partial { start: inner.l4_offset, offset: checksum_offset };
     let headers_len = inner.l4_offset + inner.l4_header_len;
     let from_mtu = (mtu.min(u32::from(u16::MAX)) as u16).saturating_sub(headers_len);
-    let segment_len = if told == 0 { from_mtu } else { told };
-    if inner.total_len > mtu && segment_len > 0 {
+    // Small datagrams that were told to be several are several, even where one packet could hold them all.
+    let segment_len = match told {
+        0 if inner.total_len > mtu => from_mtu,
+        told => told,
+    };
+    if segment_len > 0 && inner.total_len > u32::from(headers_len) + u32::from(segment_len) {
         packet.segment_len = segment_len;
     }
 }
