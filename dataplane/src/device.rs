@@ -8,6 +8,7 @@ mod dual_stack;
 mod dynamic_ports;
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
+pub(crate) mod hints;
 pub mod host;
 pub mod memory;
 mod segments;

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
+use crate::device::hints;
 use crate::lb::conntrack::{Connection, Conntrack, FlowDirection};
 use crate::lb::rewrite::{Replacement, Rewrite};
-use crate::mem;
 use crate::tables::{Dependency, ForwardingTables};
 use crate::wire::flow::{Addresses, FlowKey, Protocol};
 
@@ -179,8 +179,8 @@ impl<A: Addresses> FlowCache<A> {
         let ports = (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]));
         let first = self.first_way(addresses, ports, protocol);
         // Three quarters of the flows of a half-full cache stand in their first way, nearly all in their first two.
-        mem::prefetch(&self.hot[first]);
-        mem::prefetch(&self.hot[first ^ 1]);
+        hints::prefetch(&self.hot[first]);
+        hints::prefetch(&self.hot[first ^ 1]);
     }
 
     /// Where the action of `flow` stands, if it was decided under tables that still say the same: 40 bytes that were
@@ -289,7 +289,7 @@ impl<A: Addresses> FlowCache<A> {
 
 fn in_huge_pages<T: Clone>(value: T, count: usize) -> Box<[T]> {
     let mut entries = Vec::with_capacity(count);
-    mem::advise_huge(entries.spare_capacity_mut());
+    hints::advise_huge(entries.spare_capacity_mut());
     entries.resize(count, value);
     entries.into_boxed_slice()
 }

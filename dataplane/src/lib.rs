@@ -29,7 +29,8 @@
 //!
 //! `worker` → `engine` → `flow_cache`, `tables`, `counters` → `device` → `lb`, `offload` → `wire`, `packet`,
 //! `drop_reason`, `time`.
-//! Only `device` knows platforms and holds `unsafe` (but for the two hints of `mem`); `wire` knows nothing but bytes.
+//! Only `device` knows platforms and holds `unsafe`; its `hints` about memory serve every floor. `wire` knows nothing but
+//! bytes.
 
 pub mod counters;
 pub mod device;
@@ -37,7 +38,6 @@ pub mod drop_reason;
 pub mod engine;
 pub mod flow_cache;
 pub mod lb;
-mod mem;
 pub mod offload;
 pub mod packet;
 pub mod tables;

@@ -11,7 +11,7 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use crate::mem;
+use crate::device::hints;
 
 /// Bytes kept free before a received packet: outer Ethernet, IPv6, UDP, VXLAN and inner Ethernet, rounded up.
 pub const HEADROOM: usize = 128;
@@ -117,7 +117,7 @@ impl PacketPool {
         let count = receive_slabs + spare_slabs;
         assert!(count <= usize::from(u16::MAX), "a pool of {count} slabs");
         let mut slabs = vec![0; count * SLAB_LEN].into_boxed_slice();
-        mem::advise_huge(&mut slabs);
+        hints::advise_huge(&mut slabs);
         Self { slabs, count, receive_slabs, spare: receive_slabs, spare_end: 0 }
     }
 
