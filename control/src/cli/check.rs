@@ -129,7 +129,7 @@ fn look(config: &Config, host: Survey) -> (Vec<Finding>, bool) {
     let mut problems: Vec<Problem> = Vec::new();
     let mut cluster = ClusterState::default();
     let mut node = None;
-    match Input::open(config, Arc::default()).and_then(|input| input.read_untouched(config)) {
+    match Input::open(config, Arc::default()).and_then(|mut input| input.read_untouched(config)) {
         Err(error) => first.push(Finding::of_source(&format!("{error:#}"))),
         Ok(read) => {
             problems.extend(read.problems);
