@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,33 +13,17 @@ use super::*;
 use crate::cluster::Announcement;
 use crate::compile::compile;
 use crate::config::{Config, settings};
-use crate::node::{HostFacts, resolve};
+use crate::node::{UnknownHost, resolve};
 use crate::source::manifests::load_text;
 
 const EXAMPLE: &str = include_str!("../../examples/worked-example.yaml");
-
-struct NodeA;
-
-impl HostFacts for NodeA {
-    fn default_route_addr(&self, _ipv6: bool) -> Option<IpAddr> {
-        None
-    }
-
-    fn has_addr(&self, addr: IpAddr) -> bool {
-        addr == IpAddr::from([192, 168, 1, 40])
-    }
-
-    fn mtu(&self, _addr: IpAddr) -> Option<u32> {
-        Some(1500)
-    }
-}
 
 fn node(edit: impl FnOnce(&mut ClusterState)) -> Inspection {
     let mut state = load_text("worked-example.yaml", EXAMPLE, "flannel.alpha.coreos.com").unwrap().state;
     edit(&mut state);
     let settings = settings::from_arguments(["--node", "node-a"]).unwrap();
     let config = Config::new(&settings, || None).unwrap();
-    let (settings, _) = resolve(&state, &config, &NodeA).unwrap();
+    let (settings, _) = resolve(&state, &config, &UnknownHost).unwrap();
     let compiled = compile(&state, &settings);
     let problems = compiled.problems.clone();
     let mut node =

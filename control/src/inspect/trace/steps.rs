@@ -21,19 +21,15 @@ pub(super) fn rows(node: &Inspection, packet: &InnerPacket, recorded: &[Recorded
     let mut rows = Vec::with_capacity(recorded.len());
     for step in recorded {
         match step {
-            RecordedStep::Service(found) => service = Some(found),
+            RecordedStep::Service(found) => service = Some(&**found),
             RecordedStep::Backend(backend) | RecordedStep::Affinity(backend) => target = Some(backend.ip()),
             _ => {}
         }
         let (name, text) = match step {
             RecordedStep::Dropped(_) => continue,
-            RecordedStep::Backend(backend) => (
-                "backend",
-                format!(
-                    "{backend}{}",
-                    chosen(node, service.map(|service: &Box<Service>| &**service), backend.ip())
-                ),
-            ),
+            RecordedStep::Backend(backend) => {
+                ("backend", format!("{backend}{}", chosen(node, service, backend.ip())))
+            }
             RecordedStep::Translated(to) => ("translation", translated(node, &packet.flow, to)),
             RecordedStep::Route(prefix, NextHop::Host) if prefix.prefix_len() == 0 => {
                 ("route", no_other_route(node, target.unwrap_or(packet.flow.dst), *prefix))
