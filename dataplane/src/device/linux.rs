@@ -4,6 +4,7 @@ mod affinity;
 mod capture;
 mod control;
 mod ethtool;
+mod errors;
 mod host;
 mod joined;
 mod links;

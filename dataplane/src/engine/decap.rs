@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use super::decide::{self, Ingress};
 use super::flows::Action;
+use super::held::Side;
 use super::observe::{Observer, Silent, Step};
 use super::templates::WayIn;
 use super::verdict::DropReason;
-use super::{Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, segments, translate_error};
+use super::{mss, Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, segments, translate_error};
 use crate::flow_cache::TO_OVERLAY;
 use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -41,6 +42,9 @@ impl Engine {
                 self.decap_packet(&tables, pool, packet, &outer, now, out);
             }
         }
+        while let Some((Side::Underlay(outer), packet)) = self.next_released(pool) {
+            self.decap_packet(&tables, pool, packet, &outer, now, out);
+        }
     }
 
     #[inline]
@@ -64,13 +68,18 @@ impl Engine {
             return self.drop_received(reason);
         }
         packet.truncate(inner.total_len as usize);
+        if inner.fragment == Fragment::Later
+            && self.holds_received(tables, pool, &packet, &inner, (&frame, outer), now)
+        {
+            return;
+        }
         mend_superpacket(pool, &mut packet, &inner, tables.local().overlay_mtu);
         let segments = segments(&packet, &inner);
         self.counters.underlay.received.add(segments);
+        if let Some(reason) = frame.refusal(&self.settings) {
+            return self.counters.count_drop(reason, segments);
+        }
         if frame.reserved_bits {
-            if self.settings.strict_reserved_bits {
-                return self.counters.count_drop(DropReason::VxlanReservedBits, segments);
-            }
             self.counters.reserved_bits.add(segments);
         }
 
@@ -119,9 +128,12 @@ impl Engine {
         let is_known = !tables.fdb().sources(frame.vni, outer.source).is_empty();
         let id = is_known.then(|| self.templates.intern_ingress(frame.way_in(outer)));
         let ingress = Ingress::Underlay { vni: frame.vni, source: outer.source };
-        let related = self.related(pool.bytes(packet), inner, now);
+        let related = self.related(pool.bytes(packet), inner, now)?;
         match self.resolve(tables, inner, &related, ingress, id, now) {
-            Resolved::Forward(action) => Ok(action),
+            Resolved::Forward(action) => {
+                mss::clamp(pool, packet, inner, mtu_back(tables, frame.vni, outer.source, now));
+                Ok(action)
+            }
             Resolved::ForwardError(translation, action) => {
                 if action.as_ref().template() == TO_OVERLAY {
                     translate_error(pool, packet, inner, &related, &translation);
@@ -131,6 +143,25 @@ impl Engine {
             Resolved::Drop(reason) => Err(reason),
             Resolved::EchoReply | Resolved::Reject(_) => Err(DropReason::DestinationNotLocal),
         }
+    }
+
+    /// Holds a later fragment that has overtaken its first one, if it may come in at all.
+    #[cold]
+    fn holds_received(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        packet: &PacketBuf,
+        inner: &InnerPacket,
+        (frame, outer): (&Frame, &OuterHeader),
+        now: Instant,
+    ) -> bool {
+        let refused = frame.refusal(&self.settings).is_some()
+            || admit(tables, &self.settings, frame, outer, inner, &mut Silent).is_err();
+        let mut payload = *packet;
+        pool.push(&mut payload, frame.ip_offset);
+        let side = Side::Underlay(*outer);
+        !refused && self.holds(inner, pool.bytes(packet), side, pool.bytes(&payload), now)
     }
 
     #[cold]
@@ -159,7 +190,7 @@ pub struct Frame {
     /// Inner Ethernet destination.
     pub dst_mac: Mac,
     is_v4: bool,
-    /// Where the inner IP header begins; an 802.1Q tag is skipped (RFC 7348 section 6.1).
+    /// Where the inner IP header begins, behind an 802.1Q tag if there is one.
     pub ip_offset: usize,
 }
 
@@ -192,6 +223,19 @@ impl Frame {
         Ok(Self { vni, reserved_bits, dst_mac: frame.dst(), is_v4, ip_offset })
     }
 
+    /// Why a deployment wants no such frames: reserved bits, if the setting is strict (RFC 7348 section 5 says to ignore
+    /// them), and an inner VLAN tag (section 6.1), unless tags are to be passed over.
+    #[inline]
+    pub fn refusal(&self, settings: &Settings) -> Option<DropReason> {
+        if self.reserved_bits && settings.strict_reserved_bits {
+            Some(DropReason::VxlanReservedBits)
+        } else if self.ip_offset != FRAME_OFFSET && !settings.accept_inner_vlan {
+            Some(DropReason::InnerVlan)
+        } else {
+            None
+        }
+    }
+
     fn way_in(&self, outer: &OuterHeader) -> WayIn {
         WayIn { vni: self.vni, source: outer.source, dst_mac: self.dst_mac }
     }
@@ -210,6 +254,13 @@ impl Frame {
         let read = inner.read(bytes).is_ok() && inner.flow.src.is_ipv4() == self.is_v4;
         read.then_some(()).ok_or(DropReason::Malformed)
     }
+}
+
+/// The longest inner packet that fits on the way back to a sender.
+fn mtu_back(tables: &ForwardingTables, vni: Vni, source: IpAddr, now: Instant) -> u32 {
+    let overlay_mtu = tables.local().overlay_mtu;
+    let vteps = tables.fdb().sources(vni, source).iter();
+    vteps.map(|vtep| vtep.inner_mtu(overlay_mtu, now)).min().unwrap_or(overlay_mtu)
 }
 
 /// Every check of a packet from the underlay that looks at addresses: network, sender, inner MAC, inner source

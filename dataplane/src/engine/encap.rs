@@ -3,16 +3,17 @@
 
 use super::decide::Ingress;
 use super::flows::Action;
+use super::held::Side;
 use super::respond::Answer;
 use super::templates::Template;
 use super::verdict::DropReason;
-use super::{Dscp, Engine, Outbox, PREFETCH_AHEAD, Resolved, segments, translate_error};
+use super::{mss, Dscp, Engine, Outbox, PREFETCH_AHEAD, Resolved, segments, translate_error};
 use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{Datagram, PacketBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
 use crate::time::Instant;
 use crate::wire::answer::echo;
-use crate::wire::inner::InnerPacket;
+use crate::wire::inner::{Fragment, InnerPacket};
 
 impl Engine {
     /// Processes what an overlay device has received; what is to be sent is added to `out`.
@@ -24,7 +25,11 @@ impl Engine {
             if let Some(later) = packets.get(index + PREFETCH_AHEAD) {
                 self.flows.prefetch(pool.bytes(later));
             }
+            self.counters.overlay.received_bytes.add(packet.len() as u64);
             self.encap_packet(&tables, pool, *packet, now, out);
+        }
+        while let Some((Side::Overlay, packet)) = self.next_released(pool) {
+            self.encap_packet(&tables, pool, packet, now, out);
         }
     }
 
@@ -38,13 +43,18 @@ impl Engine {
         out: &mut Outbox,
     ) {
         // 1. Every length is checked once; what follows cannot run off the end.
-        self.counters.overlay.received_bytes.add(packet.len() as u64);
         let mut inner = InnerPacket::default();
         if inner.read(pool.bytes(&packet)).is_err() {
             self.counters.overlay.received.add(1);
             return self.counters.count_drop(DropReason::Malformed, 1);
         }
         packet.truncate(inner.total_len as usize);
+        if inner.fragment == Fragment::Later {
+            let bytes = pool.bytes(&packet);
+            if self.holds(&inner, bytes, Side::Overlay, bytes, now) {
+                return;
+            }
+        }
         let segments = segments(&packet, &inner);
         self.counters.overlay.received.add(segments);
 
@@ -69,7 +79,7 @@ impl Engine {
         };
 
         // 3. Too long for the path: the sender is told while the packet is still as it sent it.
-        if let Some(mtu) = exceeded_mtu(tables, template, &packet, &inner) {
+        if let Some(mtu) = exceeded_mtu(tables, template, &packet, &inner, now) {
             let source = tables.local().source_vip(inner.flow.src);
             self.respond(pool, &packet, &inner, Answer::TooBig { source, mtu }, now, out);
             let told = inner.dont_fragment;
@@ -98,10 +108,17 @@ impl Engine {
         now: Instant,
         out: &mut Outbox,
     ) -> Option<Action> {
-        let related = self.related(pool.bytes(packet), inner, now);
-        let reason =
-            match self.resolve(tables, inner, &related, Ingress::Overlay, Some(IngressId::OVERLAY), now) {
-                Resolved::Forward(action) => return Some(action),
+        let id = Some(IngressId::OVERLAY);
+        let reason = match self.related(pool.bytes(packet), inner, now) {
+            Err(reason) => reason,
+            Ok(related) => match self.resolve(tables, inner, &related, Ingress::Overlay, id, now) {
+                Resolved::Forward(action) => {
+                    if let Some(template) = self.templates.get(action.as_ref().template()) {
+                        let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu, now);
+                        mss::clamp(pool, packet, inner, mtu);
+                    }
+                    return Some(action);
+                }
                 Resolved::ForwardError(translation, action) => {
                     translate_error(pool, packet, inner, &related, &translation);
                     return Some(action);
@@ -116,7 +133,8 @@ impl Engine {
                     reason
                 }
                 Resolved::Drop(reason) => reason,
-            };
+            },
+        };
         self.counters.count_drop(reason, segments(packet, inner));
         None
     }
@@ -146,8 +164,9 @@ fn exceeded_mtu(
     template: &Template,
     packet: &PacketBuf,
     inner: &InnerPacket,
+    now: Instant,
 ) -> Option<u32> {
-    let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu);
+    let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu, now);
     let headers_len = u32::from(inner.l4_offset) + u32::from(inner.l4_header_len);
     let wire_len = match packet.segment_len {
         0 => inner.total_len,
