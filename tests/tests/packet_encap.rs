@@ -559,6 +559,8 @@ fn c7_no_error_about_an_error_or_a_later_fragment() {
     error[20..22].copy_from_slice(&[3, 3]);
     error.resize(1451, 0);
     let error = with_header(error, |header| header.total_len = 1451);
+    let first = with_header(v4_of(820), |header| header.more_fragments = true);
+    assert_eq!(node.encap(&first).drops, []);
     let later = with_header(v4_of(1451), |header| header.fragment_offset = 100.try_into().unwrap());
     for packet in [error, later] {
         let outcome = node.encap(&packet);
