@@ -74,7 +74,7 @@ impl std::iter::Sum for SendReport {
 /// A datagram was too long for its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
-    /// Where it was to go.
+    /// Where it was to go; without the port where this host itself has refused it.
     pub remote: SocketAddr,
     /// The largest IP packet that would have fitted, in bytes.
     pub mtu: u32,

@@ -209,10 +209,9 @@ impl Engine {
 
     /// Holds a later fragment that has overtaken its first one; `bytes` is what is wanted back when that comes. A held
     /// fragment counts as received when it is let go or given up.
-    #[cold]
     fn holds(&mut self, inner: &InnerPacket, packet: &[u8], side: Side, bytes: &[u8], now: Instant) -> bool {
         match fragment(packet, inner) {
-            Some((key, _)) if !self.fragments.knows(&key, now) => {
+            Some((key, piece)) if piece.start > 0 && !self.fragments.knows(&key, now) => {
                 if let Some(side) = self.held.hold(key, side, bytes, now) {
                     self.give_up(side);
                 }

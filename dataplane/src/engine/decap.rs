@@ -68,19 +68,14 @@ impl Engine {
             return self.drop_received(reason);
         }
         packet.truncate(inner.total_len as usize);
-        if inner.fragment == Fragment::Later
-            && self.holds_received(tables, pool, &packet, &inner, (&frame, outer), now)
-        {
-            return;
-        }
         mend_superpacket(pool, &mut packet, &inner, tables.local().overlay_mtu);
         let segments = segments(&packet, &inner);
         self.counters.underlay.received.add(segments);
-        if let Some(reason) = frame.refusal(&self.settings) {
-            return self.counters.count_drop(reason, segments);
-        }
-        if frame.reserved_bits {
-            self.counters.reserved_bits.add(segments);
+        if frame.is_odd() {
+            if let Some(reason) = frame.refusal(&self.settings) {
+                return self.counters.count_drop(reason, segments);
+            }
+            self.counters.reserved_bits.add(if frame.reserved_bits { segments } else { 0 });
         }
 
         // 2. Is it for us, and from whom it claims to be? A way in that passed before is known by number; the
@@ -91,10 +86,11 @@ impl Engine {
         let action = match known.and_then(|id| self.cached(tables, &inner, id, now)) {
             Some(place) => self.flows.at(place),
             None => match self.decap_undecided(tables, pool, &packet, &inner, (&frame, outer), now) {
-                Ok(action) => {
+                Ok(Some(action)) => {
                     decided = action;
                     decided.as_ref()
                 }
+                Ok(None) => return,
                 Err(reason) => return self.counters.count_drop(reason, segments),
             },
         };
@@ -112,7 +108,8 @@ impl Engine {
         out.packets.push(packet);
     }
 
-    /// The slow path: every check of where the packet comes from, and what the tables say.
+    /// The slow path: every check of where the packet comes from, and what the tables say; `None` for a packet that is
+    /// held.
     #[cold]
     fn decap_undecided(
         &mut self,
@@ -122,46 +119,35 @@ impl Engine {
         inner: &InnerPacket,
         (frame, outer): (&Frame, &OuterHeader),
         now: Instant,
-    ) -> Result<Action, DropReason> {
+    ) -> Result<Option<Action>, DropReason> {
         admit(tables, &self.settings, frame, outer, inner, &mut Silent)?;
         // A VTEP that is merely tolerated has no entry whose change would make its flows stale.
         let is_known = !tables.fdb().sources(frame.vni, outer.source).is_empty();
         let id = is_known.then(|| self.templates.intern_ingress(frame.way_in(outer)));
         let ingress = Ingress::Underlay { vni: frame.vni, source: outer.source };
+        let mut payload = *packet;
+        pool.push(&mut payload, frame.ip_offset);
+        let side = Side::Underlay(*outer);
+        if self.holds(inner, pool.bytes(packet), side, pool.bytes(&payload), now) {
+            self.counters.underlay.received.take_back(1);
+            self.counters.reserved_bits.take_back(u64::from(frame.reserved_bits));
+            return Ok(None);
+        }
         let related = self.related(pool.bytes(packet), inner, now)?;
         match self.resolve(tables, inner, &related, ingress, id, now) {
             Resolved::Forward(action) => {
                 mss::clamp(pool, packet, inner, mtu_back(tables, frame.vni, outer.source, now));
-                Ok(action)
+                Ok(Some(action))
             }
             Resolved::ForwardError(translation, action) => {
                 if action.as_ref().template() == TO_OVERLAY {
                     translate_error(pool, packet, inner, &related, &translation);
                 }
-                Ok(action)
+                Ok(Some(action))
             }
             Resolved::Drop(reason) => Err(reason),
             Resolved::EchoReply | Resolved::Reject(_) => Err(DropReason::DestinationNotLocal),
         }
-    }
-
-    /// Holds a later fragment that has overtaken its first one, if it may come in at all.
-    #[cold]
-    fn holds_received(
-        &mut self,
-        tables: &ForwardingTables,
-        pool: &mut PacketPool,
-        packet: &PacketBuf,
-        inner: &InnerPacket,
-        (frame, outer): (&Frame, &OuterHeader),
-        now: Instant,
-    ) -> bool {
-        let refused = frame.refusal(&self.settings).is_some()
-            || admit(tables, &self.settings, frame, outer, inner, &mut Silent).is_err();
-        let mut payload = *packet;
-        pool.push(&mut payload, frame.ip_offset);
-        let side = Side::Underlay(*outer);
-        !refused && self.holds(inner, pool.bytes(packet), side, pool.bytes(&payload), now)
     }
 
     #[cold]
@@ -223,9 +209,14 @@ impl Frame {
         Ok(Self { vni, reserved_bits, dst_mac: frame.dst(), is_v4, ip_offset })
     }
 
+    /// Whether it has anything that a sender should not put into it, and a deployment may refuse.
+    #[inline]
+    fn is_odd(&self) -> bool {
+        self.reserved_bits || self.ip_offset != FRAME_OFFSET
+    }
+
     /// Why a deployment wants no such frames: reserved bits, if the setting is strict (RFC 7348 section 5 says to ignore
     /// them), and an inner VLAN tag (section 6.1), unless tags are to be passed over.
-    #[inline]
     pub fn refusal(&self, settings: &Settings) -> Option<DropReason> {
         if self.reserved_bits && settings.strict_reserved_bits {
             Some(DropReason::VxlanReservedBits)

@@ -13,7 +13,7 @@ use crate::packet::{Datagram, PacketBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
 use crate::time::Instant;
 use crate::wire::answer::echo;
-use crate::wire::inner::{Fragment, InnerPacket};
+use crate::wire::inner::InnerPacket;
 
 impl Engine {
     /// Processes what an overlay device has received; what is to be sent is added to `out`.
@@ -49,12 +49,6 @@ impl Engine {
             return self.counters.count_drop(DropReason::Malformed, 1);
         }
         packet.truncate(inner.total_len as usize);
-        if inner.fragment == Fragment::Later {
-            let bytes = pool.bytes(&packet);
-            if self.holds(&inner, bytes, Side::Overlay, bytes, now) {
-                return;
-            }
-        }
         let segments = segments(&packet, &inner);
         self.counters.overlay.received.add(segments);
 
@@ -108,6 +102,11 @@ impl Engine {
         now: Instant,
         out: &mut Outbox,
     ) -> Option<Action> {
+        let bytes = pool.bytes(packet);
+        if self.holds(inner, bytes, Side::Overlay, bytes, now) {
+            self.counters.overlay.received.take_back(1);
+            return None;
+        }
         let id = Some(IngressId::OVERLAY);
         let reason = match self.related(pool.bytes(packet), inner, now) {
             Err(reason) => reason,
