@@ -11,8 +11,8 @@ mod encap;
 mod flows;
 mod held;
 mod mss;
-pub mod path_mtu;
 pub mod observe;
+pub mod path_mtu;
 mod rate_limit;
 mod respond;
 mod templates;
@@ -230,7 +230,6 @@ impl Engine {
     }
 
     /// The next fragment that was held and waits no longer, in room of its own.
-    #[inline]
     fn next_released(&mut self, pool: &mut PacketPool) -> Option<(Side, PacketBuf)> {
         loop {
             let (side, bytes) = self.held.next_ready()?;

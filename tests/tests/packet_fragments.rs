@@ -8,9 +8,7 @@ use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine::Settings;
 use windlass_dataplane::wire::checksum;
 use windlass_dataplane::wire::flow::Protocol;
-use windlass_tests::engine_node::{
-    EngineNode, MAC_A, Outcome, VNI, addr, flow, mac, worked_example,
-};
+use windlass_tests::engine_node::{EngineNode, MAC_A, Outcome, VNI, addr, flow, mac, worked_example};
 use windlass_tests::packets::{udp, verified_flow, vxlan};
 
 const CLIENT: &str = "10.244.0.14:40000";

@@ -8,10 +8,10 @@ use windlass_dataplane::device::{QUOTE_LEN, Quote, TooLong};
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine::Settings;
 use windlass_dataplane::wire::flow::Protocol;
-use windlass_tests::engine_node::{
-    EngineNode, MAC_A, MAC_B, VNI, addr, flow, mac, socket, worked_example,
+use windlass_tests::engine_node::{EngineNode, MAC_A, MAC_B, VNI, addr, flow, mac, socket, worked_example};
+use windlass_tests::packets::{
+    Tcp, completed, partial, tcp, udp, verified_flow, verified_icmp, vxlan, with_header,
 };
-use windlass_tests::packets::{Tcp, partial, completed, tcp, udp, verified_flow, verified_icmp, vxlan, with_header};
 
 const PEER: &str = "192.168.1.51:4789";
 

@@ -11,9 +11,7 @@ use windlass_dataplane::lb::conntrack::Conntrack;
 use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::answer::error::{Error, emit_error};
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
-use windlass_tests::engine_node::{
-    EngineNode, MAC_A, Outcome, VNI, addr, flow, mac, worked_example,
-};
+use windlass_tests::engine_node::{EngineNode, MAC_A, Outcome, VNI, addr, flow, mac, worked_example};
 use windlass_tests::packets::{Tcp, tcp, udp, verified_flow, vxlan, with_header};
 
 const CLIENT: &str = "10.244.0.14:40000";
@@ -296,7 +294,9 @@ fn d11_a_table_full_of_answered_flows_refuses_counts_and_recovers_by_itself() {
 fn d13_unknown_protocols_and_port_0_have_defined_and_counted_ends() {
     let mut node = node();
     let other = |dst: &str, protocol: u8| {
-        with_header(udp(&flow(Protocol::UDP, CLIENT, dst), b"data"), |header| header.protocol = protocol.into())
+        with_header(udp(&flow(Protocol::UDP, CLIENT, dst), b"data"), |header| {
+            header.protocol = protocol.into()
+        })
     };
     for protocol in [0, 4, 41, 47, 50, 89, 132, 255] {
         let between_pods = other("10.244.2.15:80", protocol);
@@ -314,8 +314,15 @@ fn d13_unknown_protocols_and_port_0_have_defined_and_counted_ends() {
         let to_port_0 = node.encap(&made(CLIENT, "10.96.0.21:0"));
         assert_eq!(to_port_0.drops, [(DropReason::UnservedPort, 1)], "no service has port 0");
         let from_port_0 = node.encap(&made("10.244.0.14:0", VIP));
-        assert_eq!(leaves(&from_port_0), flow(protocol, "10.244.0.14:0", BACKEND), "translated like any other");
-        assert_eq!(leaves(&node.encap(&made(CLIENT, "10.244.2.15:0"))), flow(protocol, CLIENT, "10.244.2.15:0"));
+        assert_eq!(
+            leaves(&from_port_0),
+            flow(protocol, "10.244.0.14:0", BACKEND),
+            "translated like any other"
+        );
+        assert_eq!(
+            leaves(&node.encap(&made(CLIENT, "10.244.2.15:0"))),
+            flow(protocol, CLIENT, "10.244.2.15:0")
+        );
     }
 }
 

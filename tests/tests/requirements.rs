@@ -73,7 +73,10 @@ fn numbers_in(test: &str) -> impl Iterator<Item = String> {
             && (1..=2).contains(&digits.len())
             && digits.bytes().all(|byte| byte.is_ascii_digit())
     };
-    test.split('_').filter(|word| word.is_ascii() && !word.is_empty()).filter(is_number).map(str::to_uppercase)
+    test.split('_')
+        .filter(|word| word.is_ascii() && !word.is_empty())
+        .filter(is_number)
+        .map(str::to_uppercase)
 }
 
 #[test]
@@ -115,6 +118,10 @@ fn every_test_named_exists_and_every_test_with_a_number_is_named() {
 fn what_is_pending_is_said_in_the_readme() {
     let readme = include_str!("../../README.md");
     for row in rows().iter().filter(|row| row.pending.is_some()) {
-        assert!(readme.contains(&format!("{} ", row.number)), "README does not say that {} is pending", row.number);
+        assert!(
+            readme.contains(&format!("{} ", row.number)),
+            "README does not say that {} is pending",
+            row.number
+        );
     }
 }

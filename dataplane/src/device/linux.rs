@@ -3,8 +3,8 @@
 mod affinity;
 mod capture;
 mod control;
-mod ethtool;
 mod errors;
+mod ethtool;
 mod host;
 mod joined;
 mod links;

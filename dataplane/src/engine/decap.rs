@@ -8,7 +8,7 @@ use super::held::Side;
 use super::observe::{Observer, Silent, Step};
 use super::templates::WayIn;
 use super::verdict::DropReason;
-use super::{mss, Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, segments, translate_error};
+use super::{Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, mss, segments, translate_error};
 use crate::flow_cache::TO_OVERLAY;
 use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -42,12 +42,26 @@ impl Engine {
                 self.decap_packet(&tables, pool, packet, &outer, now, out);
             }
         }
-        while let Some((Side::Underlay(outer), packet)) = self.next_released(pool) {
-            self.decap_packet(&tables, pool, packet, &outer, now, out);
+        if self.held.is_any_ready() {
+            self.decap_released(&tables, pool, now, out);
         }
     }
 
-    #[inline]
+    /// Fragments that were held, whose first one has come with this batch.
+    #[cold]
+    fn decap_released(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        while let Some((Side::Underlay(outer), packet)) = self.next_released(pool) {
+            self.decap_packet(tables, pool, packet, &outer, now, out);
+        }
+    }
+
+    #[inline(always)]
     fn decap_packet(
         &mut self,
         tables: &ForwardingTables,

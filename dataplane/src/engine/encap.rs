@@ -7,7 +7,7 @@ use super::held::Side;
 use super::respond::Answer;
 use super::templates::Template;
 use super::verdict::DropReason;
-use super::{mss, Dscp, Engine, Outbox, PREFETCH_AHEAD, Resolved, segments, translate_error};
+use super::{Dscp, Engine, Outbox, PREFETCH_AHEAD, Resolved, mss, segments, translate_error};
 use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{Datagram, PacketBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -28,12 +28,26 @@ impl Engine {
             self.counters.overlay.received_bytes.add(packet.len() as u64);
             self.encap_packet(&tables, pool, *packet, now, out);
         }
-        while let Some((Side::Overlay, packet)) = self.next_released(pool) {
-            self.encap_packet(&tables, pool, packet, now, out);
+        if self.held.is_any_ready() {
+            self.encap_released(&tables, pool, now, out);
         }
     }
 
-    #[inline]
+    /// Fragments that were held, whose first one has come with this batch.
+    #[cold]
+    fn encap_released(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        while let Some((Side::Overlay, packet)) = self.next_released(pool) {
+            self.encap_packet(tables, pool, packet, now, out);
+        }
+    }
+
+    #[inline(always)]
     fn encap_packet(
         &mut self,
         tables: &ForwardingTables,

@@ -63,12 +63,14 @@ impl HeldFragments {
         }
     }
 
-    /// The next one that waits no longer. Its buffer comes back by [`give_back`](Self::give_back).
+    /// Whether any waits no longer.
     #[inline]
+    pub(super) fn is_any_ready(&self) -> bool {
+        self.ready > 0
+    }
+
+    /// The next one that waits no longer. Its buffer comes back by [`give_back`](Self::give_back).
     pub(super) fn next_ready(&mut self) -> Option<Released> {
-        if self.ready == 0 {
-            return None;
-        }
         let at = self.held.iter().position(|held| held.is_ready)?;
         let held = self.held.swap_remove(at);
         self.ready -= 1;

@@ -44,7 +44,8 @@ fn quoted_vtep<'a>(
     let vtep = tables.fdb().lookup(vxlan.vni(), frame.dst())?;
     let inner_len = inner_len(quoted.get(vxlan::HEADER_LEN + ethernet::HEADER_LEN..)?)?;
     let fits_nothing = inner_len + outer_len(too_long.remote.ip()) > too_long.mtu;
-    let was_sent = own.owns(frame.src()) && vtep.addr == too_long.remote && inner_len <= tables.local().overlay_mtu;
+    let was_sent =
+        own.owns(frame.src()) && vtep.addr == too_long.remote && inner_len <= tables.local().overlay_mtu;
     (was_sent && fits_nothing).then_some(&**vtep)
 }
 

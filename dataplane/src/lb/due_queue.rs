@@ -109,7 +109,8 @@ mod tests {
             queue.push(number / 4, number);
         }
         let even = |_, number: &u32| number.is_multiple_of(2);
-        let mut taken: Vec<u32> = (0..10).filter_map(|_| queue.take(8, even)).map(|(_, number)| number).collect();
+        let mut taken: Vec<u32> =
+            (0..10).filter_map(|_| queue.take(8, even)).map(|(_, number)| number).collect();
         taken.sort_unstable();
         assert_eq!(taken, [0, 2, 4, 6, 8]);
         assert!(queue.take(100, even).is_none());

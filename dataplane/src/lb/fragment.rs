@@ -233,7 +233,8 @@ mod tests {
             assert_eq!(added, expected, "{pieces:?}");
         }
         let mut ranges = Ranges::default();
-        let scattered: Vec<_> = (0..=RANGES as u32).map(|at| ranges.add(piece(at * 16, at * 16 + 8))).collect();
+        let scattered: Vec<_> =
+            (0..=RANGES as u32).map(|at| ranges.add(piece(at * 16, at * 16 + 8))).collect();
         assert_eq!(scattered[..RANGES], [Fits; RANGES]);
         assert_eq!(scattered[RANGES], Overlaps, "more gaps than are kept in mind");
     }

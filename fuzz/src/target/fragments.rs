@@ -59,7 +59,11 @@ pub fn run(data: &[u8]) {
     node.now = node.now + LONG_ENOUGH;
     node.expire();
     gone += alone(&node) - before;
-    assert_eq!((gone, node.counters().totals().difference()), (offered.len() as u64, 0), "none is held for ever");
+    assert_eq!(
+        (gone, node.counters().totals().difference()),
+        (offered.len() as u64, 0),
+        "none is held for ever"
+    );
 }
 
 /// How many were dropped, for reasons that may be.

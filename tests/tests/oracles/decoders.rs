@@ -6,7 +6,9 @@ use std::process::Command;
 use etherparse::PacketBuilder;
 use windlass_dataplane::engine::Settings;
 use windlass_dataplane::wire::flow::Protocol;
-use windlass_tests::engine_node::{EngineNode, MAC_A, MAC_A6, MAC_B, MAC_B6, Sent, VNI, addr, flow, worked_example};
+use windlass_tests::engine_node::{
+    EngineNode, MAC_A, MAC_A6, MAC_B, MAC_B6, Sent, VNI, addr, flow, worked_example,
+};
 use windlass_tests::packets::{Tcp, opened, ping, tcp, udp, verified_flow, with_tos};
 use windlass_tests::{netns, process, skipped};
 
@@ -87,7 +89,8 @@ fn a14_etherparse_reads_what_the_engine_emits_as_it_was_meant() {
         let (src, dst, protocol, src_port, dst_port) = emitted.inner;
         if protocol != 1 {
             let flow = verified_flow(&opened.inner);
-            let read = (flow.src.to_string(), flow.dst.to_string(), flow.protocol.0, flow.src_port, flow.dst_port);
+            let read =
+                (flow.src.to_string(), flow.dst.to_string(), flow.protocol.0, flow.src_port, flow.dst_port);
             assert_eq!(read, (src, dst, protocol, src_port, dst_port));
         }
     }
@@ -107,7 +110,17 @@ fn a14_tshark_reads_what_the_engine_emits_as_it_was_meant() {
         command.args(["-n", "-r"]).arg(&file).args(checks.iter().flat_map(|check| ["-o", check]));
         process::run(command.args(words)).unwrap()
     };
-    let fields = ["vxlan.vni", "eth.dst", "eth.src", "ip.src", "ip.dst", "ipv6.src", "ipv6.dst", "tcp.dstport", "udp.dstport"];
+    let fields = [
+        "vxlan.vni",
+        "eth.dst",
+        "eth.src",
+        "ip.src",
+        "ip.dst",
+        "ipv6.src",
+        "ipv6.dst",
+        "tcp.dstport",
+        "udp.dstport",
+    ];
     let wanted = fields.iter().flat_map(|field| ["-e", field]);
     let read = tshark(&["-T", "fields", "-E", "occurrence=l"].into_iter().chain(wanted).collect::<Vec<_>>());
     let expected = emitted.iter().map(|emitted| {
@@ -120,7 +133,8 @@ fn a14_tshark_reads_what_the_engine_emits_as_it_was_meant() {
         format!("{VNI}\t{dst_mac}\t{src_mac}\t{}\t{}\t{}\t{}\t{tcp}\t{udp}", v4.0, v4.1, v6.0, v6.1)
     });
     assert_eq!(read.lines().collect::<Vec<_>>(), expected.collect::<Vec<_>>());
-    let wrong = "_ws.malformed or ip.checksum.status == 0 or udp.checksum.status == 0 or tcp.checksum.status == 0";
+    let wrong =
+        "_ws.malformed or ip.checksum.status == 0 or udp.checksum.status == 0 or tcp.checksum.status == 0";
     assert_eq!(tshark(&["-Y", wrong]), "");
 }
 

@@ -12,8 +12,8 @@ use super::outgoing::Outgoing;
 use super::patience::{Patience, says_full};
 use super::source_ports::SourcePorts;
 use super::tunnel_gso::Lane;
-use crate::device::{SendReport, TooLong};
 use crate::device::segments::{ENCAPSULATION_LEN, Superpacket, complete_checksum, segment_count};
+use crate::device::{SendReport, TooLong};
 use crate::packet::{Checksum, Datagram, PacketBuf, PacketPool};
 
 /// Most messages one sendmmsg takes.

@@ -223,8 +223,7 @@ fn c5_errors_of_routers_and_of_this_host_tell_the_path_mtu_and_what_they_quote()
             ip("link set near0 up");
             ip("route add 198.51.100.0/24 via 192.0.2.2");
             ip("route add 2001:db8:1::/64 via 2001:db8::2");
-            for (own, remote) in
-                [("192.0.2.1", "198.51.100.9:4789"), ("2001:db8::1", "[2001:db8:1::9]:4789")]
+            for (own, remote) in [("192.0.2.1", "198.51.100.9:4789"), ("2001:db8::1", "[2001:db8:1::9]:4789")]
             {
                 let mut pool = pool(own);
                 let long: Vec<u8> = (0..1_400).map(|at| at as u8).collect();
@@ -243,7 +242,8 @@ fn c5_errors_of_routers_and_of_this_host_tell_the_path_mtu_and_what_they_quote()
 
                 ip("link set near0 mtu 1400");
                 assert_eq!(pool.send_batch(&batch.pool, &batch.datagrams).too_long, 1);
-                let own = std::iter::from_fn(|| pool.next_too_long()).find(|told| told.quote.is_none()).unwrap();
+                let own =
+                    std::iter::from_fn(|| pool.next_too_long()).find(|told| told.quote.is_none()).unwrap();
                 let to: SocketAddr = remote.parse().unwrap();
                 assert_eq!((own.remote.ip(), own.mtu), (to.ip(), 1_400));
                 ip("link set near0 mtu 1500");
