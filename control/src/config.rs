@@ -144,6 +144,8 @@ pub struct Config {
     pub ring_capacity: u32,
     /// Whether a reserved VXLAN bit drops the packet (A3).
     pub strict_vxlan: bool,
+    /// Deliver what tagged inner frames carry instead of dropping them.
+    pub accept_inner_vlan: bool,
     /// Whether an outer source may be no node's (E1).
     pub allow_unknown_vteps: bool,
     /// The outer DSCP (B4).
@@ -233,6 +235,7 @@ impl Config {
             ring_capacity: one(settings, "ring-capacity", RING_CAPACITY, ring_capacity)?
                 .unwrap_or(DEFAULT_RING_CAPACITY),
             strict_vxlan: yes(settings, "strict-vxlan")?,
+            accept_inner_vlan: yes(settings, "accept-inner-vlan")?,
             allow_unknown_vteps: yes(settings, "allow-unknown-vteps")?,
             dscp: one(settings, "dscp", "copy, or a number from 0 to 63", |text| match text {
                 "copy" => Some(Dscp::Copy),

@@ -3,6 +3,7 @@
 mod affinity;
 mod capture;
 mod control;
+mod errors;
 mod ethtool;
 mod host;
 mod joined;

@@ -254,6 +254,7 @@ fn device_config(config: &Config, settings: &NodeSettings, seed: u64) -> anyhow:
 pub(in crate::cli) fn engine_settings(config: &Config, seed: u64) -> engine::Settings {
     engine::Settings {
         strict_reserved_bits: config.strict_vxlan,
+        accept_inner_vlan: config.accept_inner_vlan,
         allow_unknown_vteps: config.allow_unknown_vteps,
         dscp: match config.dscp {
             Dscp::Copy => engine::Dscp::Copy,
