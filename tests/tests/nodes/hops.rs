@@ -5,7 +5,7 @@ use windlass_tests::node::WindlassNode;
 use windlass_tests::objects::Objects;
 use windlass_tests::peer::KernelPeer;
 use windlass_tests::pod::{Pod, Pods};
-use windlass_tests::process::{run, run_with_input};
+use windlass_tests::process::run_with_input;
 use windlass_tests::topology::{FAMILIES, Family, Host, Topology};
 use windlass_tests::traffic::PORT;
 
@@ -69,7 +69,7 @@ fn mislead(host: &Host, pod: &Pod) -> Result<()> {
     for netns in [&host.netns, &pod.netns] {
         run_with_input(netns.command("nft").args(["-f", "-"]), &rules)?;
     }
-    run(host.netns.command("nft").args(["list", "table", "inet", "silent"])).map(drop)
+    Ok(())
 }
 
 #[test]
