@@ -116,6 +116,15 @@ pub(super) fn add_address(netlink: &Netlink, index: u32, net: IpNet) -> io::Resu
     }
 }
 
+/// Takes an address from an interface.
+pub(super) fn remove_address(netlink: &Netlink, index: u32, net: IpNet) -> io::Result<()> {
+    let mut header = vec![family_number(Family::of(&net.addr())), net.prefix_len(), 0, 0];
+    header.extend(index.to_ne_bytes());
+    let request =
+        Request::new(libc::RTM_DELADDR, NLM_F_ACK, &header).address(libc::IFA_LOCAL, net.addr());
+    netlink.execute(request)
+}
+
 /// Sets an interface's MTU and queue length, and brings it up.
 pub(super) fn bring_up(netlink: &Netlink, index: u32, mtu: u32, txqueuelen: u32) -> io::Result<()> {
     let up = libc::IFF_UP as u32;
