@@ -106,6 +106,8 @@ pub struct Config {
     pub wait: Duration,
     /// Where is kept what outlives a run.
     pub state_dir: PathBuf,
+    /// Whether device, addresses, routes and rules are left standing at exit.
+    pub persist: bool,
     /// The file that the flannel CNI plugin reads; `None` when it is not to be written.
     pub subnet_env: Option<PathBuf>,
     /// This node's name.
@@ -182,6 +184,7 @@ impl Config {
             .unwrap_or(Duration::from_secs(300)),
             state_dir: one(settings, "state-dir", "an absolute path", absolute_path)?
                 .unwrap_or("/var/lib/windlass".into()),
+            persist: yes(settings, "persist")?,
             subnet_env: one(settings, "subnet-env", "an absolute path, or off", |text| match text {
                 "off" => Some(None),
                 _ => absolute_path(text).map(Some),

@@ -81,7 +81,7 @@ pub(super) fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], &bytes[end + 1..]))
 }
 
-/// FNV-1a of 64 bits (RFC 9923): against torn writes, not against people, who cannot write here without being root.
+/// FNV-1a of 64 bits (Fowler, Noll and Vo): against torn writes, not against people, who cannot write here without being root.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

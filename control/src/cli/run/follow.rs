@@ -6,12 +6,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
+use windlass_control::snapshot;
 use windlass_control::source::Cluster;
 use windlass_control::source::kube::SourceError;
 use windlass_control::source::manifests::watch::Watch;
 
 use super::join::Membership;
 use crate::cli::input::{Input, load};
+
+/// How long the API server is waited for where there is something to forward by until it answers (G5).
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// What is followed.
 pub(super) enum Followed<'a> {
@@ -30,10 +34,13 @@ impl<'a> Followed<'a> {
         mut go_on: impl FnMut() -> bool,
     ) -> anyhow::Result<(Self, Cluster)> {
         let input = Input::open(config, wake)?;
-        let mut cluster = input.read(config, config.wait, &mut go_on)?;
+        let (mut cluster, is_remembered) = read_or_remember(config, &input, &mut go_on)?;
         let followed = match input {
             Input::Manifests(watch) => Self::Manifests(config, watch),
-            Input::Api(source) => Self::Api(Box::new(Membership::find(config, source, &mut cluster, go_on)?)),
+            Input::Api(source) => {
+                let member = Membership::find(config, source, &mut cluster, is_remembered, go_on)?;
+                Self::Api(Box::new(member))
+            }
         };
         Ok((followed, cluster))
     }
@@ -53,7 +60,15 @@ impl<'a> Followed<'a> {
     /// Says that this node forwards.
     pub(super) fn announce(&self, origin: &Origin) {
         if let Self::Api(member) = self {
-            member.announce(&origin.settings);
+            member.announce(origin);
+        }
+    }
+
+    /// Whether the cluster still has our node as it was remembered, where it was.
+    pub(super) fn is_ours(&self) -> bool {
+        match self {
+            Self::Manifests(..) => true,
+            Self::Api(member) => member.is_ours(),
         }
     }
 
@@ -78,5 +93,30 @@ impl<'a> Followed<'a> {
             }
             Self::Api(member) => Ok(member.changed(&before.settings)),
         }
+    }
+}
+
+/// Reads the cluster, or, while its API server does not answer, what was known of it when this node last ran. True
+/// when it is that.
+fn read_or_remember(
+    config: &Config,
+    input: &Input,
+    go_on: impl FnMut() -> bool,
+) -> anyhow::Result<(Cluster, bool)> {
+    let remembered = match input {
+        Input::Manifests(_) => None,
+        Input::Api(_) => snapshot::read_cluster(&config.state_dir, &config.node).unwrap_or_else(|refused| {
+            tracing::warn!("{refused}: the API server is waited for");
+            None
+        }),
+    };
+    let Some(state) = remembered else { return Ok((input.read(config, config.wait, go_on)?, false)) };
+    match input.read(config, PATIENCE.min(config.wait), go_on) {
+        Ok(cluster) => Ok((cluster, false)),
+        Err(error) if matches!(error.downcast_ref(), Some(SourceError::NotListed { .. })) => {
+            tracing::warn!("{error}; until it answers, the cluster is as this node last knew it");
+            Ok((Cluster { state, problems: Vec::new() }, true))
+        }
+        Err(error) => Err(error),
     }
 }

@@ -58,6 +58,11 @@ impl<'a> Reload<'a> {
         Arc::clone(&self.record)
     }
 
+    /// Whether the cluster still has our node as it was remembered, where it was.
+    pub(super) fn is_ours(&self) -> bool {
+        self.followed.is_ours()
+    }
+
     /// Applies the cluster if it has changed. To be called every [`LOOK_EVERY`], and when woken.
     pub(super) fn look(&mut self, running: &mut Running) {
         let started = Instant::now();
