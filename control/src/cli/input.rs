@@ -48,7 +48,7 @@ impl Input {
         match self {
             Self::Manifests(_) => {
                 let loaded = load(config)?;
-                Ok(Cluster { state: loaded.state, problems: loaded.problems })
+                Ok(Cluster { state: loaded.state, problems: loaded.problems, ..Cluster::default() })
             }
             Self::Api(source) => {
                 let mut say_at = Instant::now() + SAY_EVERY;

@@ -6,6 +6,7 @@ pub(super) mod inspect;
 mod join;
 pub(super) mod platform;
 mod readings;
+mod record;
 mod reload;
 mod saving;
 

@@ -8,7 +8,7 @@ use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::snapshot;
 use windlass_control::source::Cluster;
-use windlass_control::source::kube::SourceError;
+use windlass_control::source::kube::{Kind, SourceError};
 use windlass_control::source::manifests::watch::Watch;
 
 use super::join::Membership;
@@ -72,10 +72,10 @@ impl<'a> Followed<'a> {
         }
     }
 
-    /// How long ago something was last heard of the cluster, where one waits to be told.
-    pub(super) fn staleness(&self) -> Option<Duration> {
+    /// How long ago something was last heard of each kind of object, where one waits to be told.
+    pub(super) fn staleness(&self) -> Vec<(Kind, Duration)> {
         match self {
-            Self::Manifests(..) => None,
+            Self::Manifests(..) => Vec::new(),
             Self::Api(member) => member.staleness(),
         }
     }
@@ -89,7 +89,7 @@ impl<'a> Followed<'a> {
                 }
                 let mut loaded = load(config)?;
                 loaded.keep_last_good(&before.state);
-                Ok(Some(Cluster { state: loaded.state, problems: loaded.problems }))
+                Ok(Some(Cluster { state: loaded.state, problems: loaded.problems, ..Cluster::default() }))
             }
             Self::Api(member) => Ok(member.changed(&before.settings)),
         }
@@ -115,7 +115,7 @@ fn read_or_remember(
         Ok(cluster) => Ok((cluster, false)),
         Err(error) if matches!(error.downcast_ref(), Some(SourceError::NotListed { .. })) => {
             tracing::warn!("{error}; until it answers, the cluster is as this node last knew it");
-            Ok((Cluster { state, problems: Vec::new() }, true))
+            Ok((Cluster { state, ..Cluster::default() }, true))
         }
         Err(error) => Err(error),
     }

@@ -11,7 +11,7 @@ use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
 use windlass_control::registration::{self, Drift, Kept, OwnNode, Owner, Vteps, subnet_env};
 use windlass_control::source::Cluster;
-use windlass_control::source::kube::{ApiSource, SourceError};
+use windlass_control::source::kube::{ApiSource, Kind, SourceError};
 use windlass_control::system;
 
 use crate::cli::input::SAY_EVERY;
@@ -99,8 +99,8 @@ impl<'a> Membership<'a> {
         self.is_ours
     }
 
-    /// How long ago something was last heard of the cluster.
-    pub(super) fn staleness(&self) -> Option<Duration> {
+    /// How long ago something was last heard of each kind of object.
+    pub(super) fn staleness(&self) -> Vec<(Kind, Duration)> {
         self.source.staleness()
     }
 

@@ -24,7 +24,7 @@ use windlass_dataplane::worker::{Workers, WorkersConfig};
 
 use super::inspect::{Known, Subject};
 use super::readings::WorkerReadings;
-use super::reload::{Record, Sizes};
+use super::record::{Record, Sizes};
 use super::saving;
 
 /// What this host has.
