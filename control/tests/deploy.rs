@@ -110,11 +110,12 @@ fn a_misspelled_key_would_be_noticed() -> Result<()> {
 #[test]
 fn the_kustomization_names_every_manifest_and_patches_name_a_daemon_set() -> Result<()> {
     let kustomization = documents(&folder().join("kustomization.yaml"))?.remove(0);
-    let named: BTreeSet<PathBuf> = strings(&kustomization["resources"]).map(|name| folder().join(name)).collect();
-    let not_applied = |file: &PathBuf| {
-        file.ends_with("kustomization.yaml") || file.starts_with(folder().join("patches"))
-    };
-    let found: BTreeSet<PathBuf> = yaml_files(&folder())?.into_iter().filter(|file| !not_applied(file)).collect();
+    let named: BTreeSet<PathBuf> =
+        strings(&kustomization["resources"]).map(|name| folder().join(name)).collect();
+    let not_applied =
+        |file: &PathBuf| file.ends_with("kustomization.yaml") || file.starts_with(folder().join("patches"));
+    let found: BTreeSet<PathBuf> =
+        yaml_files(&folder())?.into_iter().filter(|file| !not_applied(file)).collect();
     assert_eq!(named, found);
     // What refers to the generated ConfigMap uses its name and keys.
     let generated = &kustomization["configMapGenerator"][0];
@@ -159,8 +160,14 @@ fn rights_of(role: &Value) -> Vec<Right> {
 
 #[test]
 fn the_roles_allow_what_we_ask_for_and_nothing_else() -> Result<()> {
-    let given: BTreeSet<Right> =
-        ["ClusterRole", "Role"].into_iter().map(of_kind).collect::<Result<Vec<_>>>()?.concat().iter().flat_map(rights_of).collect();
+    let given: BTreeSet<Right> = ["ClusterRole", "Role"]
+        .into_iter()
+        .map(of_kind)
+        .collect::<Result<Vec<_>>>()?
+        .concat()
+        .iter()
+        .flat_map(rights_of)
+        .collect();
     let right = |namespace: Option<&str>, (group, resource): (&str, &str), verb: &str| Right {
         namespace: namespace.map(str::to_owned),
         group: group.to_owned(),
@@ -173,7 +180,9 @@ fn the_roles_allow_what_we_ask_for_and_nothing_else() -> Result<()> {
     let asked: BTreeSet<Right> = Kind::ALL.into_iter().flat_map(follow).chain(patch).collect();
     assert_eq!(given, asked);
     for binding in of_kind("ClusterRoleBinding")?.iter().chain(&of_kind("RoleBinding")?) {
-        ensure!(binding["subjects"][0]["namespace"] == "windlass" && binding["roleRef"]["name"] == "windlass");
+        ensure!(
+            binding["subjects"][0]["namespace"] == "windlass" && binding["roleRef"]["name"] == "windlass"
+        );
     }
     Ok(())
 }
@@ -190,7 +199,8 @@ fn the_flags_and_variables_that_manifests_name_exist() -> Result<()> {
                 flags += 1;
             }
             for variable in array(&container["env"]).iter().filter_map(|each| each["name"].as_str()) {
-                let setting = variable.strip_prefix("WINDLASS_").map(|name| name.to_lowercase().replace('_', "-"));
+                let setting =
+                    variable.strip_prefix("WINDLASS_").map(|name| name.to_lowercase().replace('_', "-"));
                 ensure!(setting.is_none_or(|name| NAMES.contains(&name.as_str())), "{variable}");
             }
         }

@@ -92,7 +92,8 @@ impl Connections {
         if whose != *owner {
             return Err(SnapshotError::Foreign { file });
         }
-        let damaged = || SnapshotError::Damaged { file: file.clone(), what: "a record is cut off".to_owned() };
+        let damaged =
+            || SnapshotError::Damaged { file: file.clone(), what: "a record is cut off".to_owned() };
         let (moment, records) = file::split_line(&content).ok_or_else(damaged)?;
         let at: HostMoment = serde_json::from_slice(moment).map_err(|_| damaged())?;
         let away = now.since(&at).ok_or_else(|| SnapshotError::BeforeBoot { file: file.clone() })?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_dataplane::lb::conntrack::{Connection, Conntrack};
+use windlass_dataplane::tables::TableSet;
 use windlass_dataplane::tables::Writer;
 use windlass_dataplane::tables::service::Service;
-use windlass_dataplane::tables::TableSet;
 use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol, Vip};
 

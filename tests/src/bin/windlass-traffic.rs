@@ -26,7 +26,9 @@ fn main() -> Result<()> {
         ["udp-refused", address] => udp_refused(address.parse()?),
         ["dns-udp", address, name] => dns(address.parse()?, name, dns_by_udp),
         ["dns-tcp", address, name] => dns(address.parse()?, name, dns_by_tcp),
-        _ => bail!("usage: windlass-traffic serve|tcp|udp|echo|hold|tcp-refused|udp-refused|dns-udp|dns-tcp ADDR ..."),
+        _ => bail!(
+            "usage: windlass-traffic serve|tcp|udp|echo|hold|tcp-refused|udp-refused|dns-udp|dns-tcp ADDR ..."
+        ),
     }
 }
 

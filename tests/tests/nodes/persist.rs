@@ -31,9 +31,7 @@ fn device_index(node: &WindlassNode<'_>) -> Result<String> {
 }
 
 /// A thousand connections to a service with backends on both nodes live through `restart`.
-fn a_thousand_connections_live_through(
-    restart: impl Fn(&mut WindlassNode<'_>) -> Result<()>,
-) -> Result<()> {
+fn a_thousand_connections_live_through(restart: impl Fn(&mut WindlassNode<'_>) -> Result<()>) -> Result<()> {
     let Some(_permit) = windlass_tests::start()? else { return Ok(()) };
     let traffic = traffic();
     let topology = Topology::pair()?;

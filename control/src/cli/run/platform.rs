@@ -123,8 +123,8 @@ pub(super) fn start(
     if let Some(remembered) = remembered {
         restore(remembered, &connections, &writer.current(), config.workers);
     }
-    let workers = Workers::spawn_with(io, &writer, &workers_config, connections)
-        .context("cannot start the workers")?;
+    let workers =
+        Workers::spawn_with(io, &writer, &workers_config, connections).context("cannot start the workers")?;
     let sizes = Arc::new(Mutex::new(Sizes::of(&writer.current())));
     if config.persist {
         let keeper = opened.keeper.context("--persist: on this system the device goes with its program")?;

@@ -1,8 +1,8 @@
 //! Writes down, beside the packets, what the next run is to remember: the cluster when it changes, and connections.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -135,7 +135,8 @@ impl Writer {
         let now = WorkersInstant::since_origin(self.subject.origin);
         let connections = Connections::of(&self.subject.connections, now);
         let fingerprint = connections.fingerprint();
-        let is_written = |(known, at): &(u64, Instant)| *known == fingerprint && at.elapsed() < AT_LEAST_EVERY;
+        let is_written =
+            |(known, at): &(u64, Instant)| *known == fingerprint && at.elapsed() < AT_LEAST_EVERY;
         if !self.fingerprint.as_ref().is_some_and(is_written) {
             connections.write(&self.subject.folder, &owner, &moment)?;
             self.fingerprint = Some((fingerprint, Instant::now()));

@@ -198,11 +198,7 @@ impl Drop for HostState {
 /// Removes the routes and addresses that an earlier run has left, and restores its settings, except those that the
 /// plan wants again, which are returned: going back and forth would interrupt forwarding. Its filter table is
 /// replaced later.
-fn sweep(
-    netlink: &Netlink,
-    plan: &HostPlan,
-    index: u32,
-) -> Result<(Vec<Route>, Vec<Changed>), LinkError> {
+fn sweep(netlink: &Netlink, plan: &HostPlan, index: u32) -> Result<(Vec<Route>, Vec<Changed>), LinkError> {
     let left = routes::ours(netlink).map_err(|error| LinkError::system("listing routes", error))?;
     let (routes, foreign): (Vec<_>, Vec<_>) =
         left.into_iter().partition(|route| wanted(plan, index).any(|planned| planned == *route));

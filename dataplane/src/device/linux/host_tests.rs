@@ -1,8 +1,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::testing::{eventually, in_namespace, ip, run};
 use super::leftover::{DeviceKeeper, cleanup};
+use super::testing::{eventually, in_namespace, ip, run};
 use super::tun::{Tun, TunConfig};
 use super::{HostState, default_route_interface, local_addresses};
 use crate::device::OverlayDevice;
@@ -11,7 +11,8 @@ use crate::packet::PacketBatch;
 use crate::wire::checksum;
 
 fn tun(name: &str) -> Tun {
-    let config = TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: false };
+    let config =
+        TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: false };
     Tun::create(&config).unwrap().remove(0)
 }
 
@@ -278,8 +279,13 @@ fn a_run_that_keeps_nothing_takes_a_kept_device_with_it() {
 fn somebody_elses_persistent_device_is_not_taken() {
     in_namespace("foreign device", || {
         ip("tuntap add windlass0 mode tun multi_queue");
-        let config =
-            TunConfig { name: "windlass0".to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: true };
+        let config = TunConfig {
+            name: "windlass0".to_owned(),
+            queues: 1,
+            mtu: 1450,
+            superpackets: true,
+            persist: true,
+        };
         assert!(Tun::create(&config).is_err());
         ip("link delete windlass0");
     });

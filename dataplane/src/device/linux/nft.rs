@@ -19,7 +19,9 @@ pub(super) fn install(plan: &HostPlan) -> Result<(), LinkError> {
 pub(super) fn is_there() -> Result<bool, LinkError> {
     let output = Command::new("nft").args(["list", "tables"]).output().map_err(failed)?;
     match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).lines().any(|line| line == format!("table {TABLE}"))),
+        true => {
+            Ok(String::from_utf8_lossy(&output.stdout).lines().any(|line| line == format!("table {TABLE}")))
+        }
         false => Err(refused(&output)),
     }
 }

@@ -120,8 +120,7 @@ pub(super) fn add_address(netlink: &Netlink, index: u32, net: IpNet) -> io::Resu
 pub(super) fn remove_address(netlink: &Netlink, index: u32, net: IpNet) -> io::Result<()> {
     let mut header = vec![family_number(Family::of(&net.addr())), net.prefix_len(), 0, 0];
     header.extend(index.to_ne_bytes());
-    let request =
-        Request::new(libc::RTM_DELADDR, NLM_F_ACK, &header).address(libc::IFA_LOCAL, net.addr());
+    let request = Request::new(libc::RTM_DELADDR, NLM_F_ACK, &header).address(libc::IFA_LOCAL, net.addr());
     netlink.execute(request)
 }
 

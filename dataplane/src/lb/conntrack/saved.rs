@@ -130,7 +130,8 @@ mod tests {
     #[test]
     fn d4_what_has_timed_out_meanwhile_is_not_remembered() {
         let table = Conntrack::new(10, 1);
-        let saved = opened(Protocol::UDP, "10.244.0.14:40000").saved(Instant::ZERO + Duration::from_secs(200));
+        let saved =
+            opened(Protocol::UDP, "10.244.0.14:40000").saved(Instant::ZERO + Duration::from_secs(200));
         assert!(!table.restore(&saved, Duration::from_secs(100), Instant::ZERO, 0));
         assert!(table.restore(&saved, Duration::from_secs(99), Instant::ZERO, 0));
     }
