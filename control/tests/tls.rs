@@ -153,9 +153,10 @@ fn a_pods_service_account_and_a_kubeconfig_reach_the_server_over_tls() -> Result
     let (server, authority) = (server()?, Authority::new()?);
     let front = Front::start(&server, authority.server("127.0.0.1", 4000)?)?;
     let folder = tempfile::tempdir()?;
-    for access in
-        [in_cluster(&front, folder.path(), &authority, "secret")?, kubeconfig(&front, folder.path(), &authority)?]
-    {
+    for access in [
+        in_cluster(&front, folder.path(), &authority, "secret")?,
+        kubeconfig(&front, folder.path(), &authority)?,
+    ] {
         let source = start(&access)?;
         assert_eq!(nodes(&source)?, 2, "{access}");
         ensure!(source.server().starts_with("https://127.0.0.1:"), "{}", source.server());

@@ -453,7 +453,7 @@ fn state_of(netns: &Netns) -> Result<BTreeSet<String>> {
     facts.extend(
         devices.lines().filter_map(|line| line.split(": ").nth(1)).map(|name| format!("device {name}")),
     );
-    facts.extend(netns.exec("nft list ruleset")?.lines().map(|line| format!("nft: {line}")));
+    facts.extend(netns.exec("nft --stateless list ruleset")?.lines().map(|line| format!("nft: {line}")));
     // Some keys cannot be read; sysctl says so on stderr and by its status, and prints the others.
     let settings = netns.command("sysctl").args(["-a", "--pattern", SYSCTLS]).output()?;
     facts.extend(String::from_utf8_lossy(&settings.stdout).lines().map(str::to_owned));

@@ -44,6 +44,9 @@ impl PodTuning {
         Ok(())
     }
 
+    /// Leaves everything as it is.
+    pub fn keep(self) {}
+
     /// Puts nothing back.
     ///
     /// # Errors

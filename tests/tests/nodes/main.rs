@@ -13,6 +13,7 @@ mod refusals;
 mod reload;
 mod scrape;
 mod services;
+mod take_over;
 mod tuning;
 mod tunnel_gso;
 mod windlass_pair;

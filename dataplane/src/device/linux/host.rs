@@ -99,8 +99,10 @@ impl HostState {
     fn install(&mut self, netlink: &Netlink, index: u32) -> Result<(), LinkError> {
         nft::install(&self.plan)?;
         self.filtered = true;
+        let left: HashSet<Route> = self.routes.iter().copied().collect();
+        let missing = wanted(&self.plan, index).filter(|route| !left.contains(route));
         let (guards, routes): (Vec<_>, Vec<_>) =
-            wanted(&self.plan, index).partition(|route| matches!(route, Route::Unreachable(_)));
+            missing.partition(|route| matches!(route, Route::Unreachable(_)));
         for guard in guards {
             self.add_route(netlink, guard)?;
         }
@@ -118,13 +120,13 @@ impl HostState {
     }
 
     fn add_route(&mut self, netlink: &Netlink, route: Route) -> Result<(), LinkError> {
-        // It was left by an earlier run, or a plan names it twice: the cluster's CIDR and its only node's.
-        if self.routes.contains(&route) {
-            return Ok(());
-        }
         match route.add(netlink) {
             Ok(()) => {
                 self.routes.push(route);
+                Ok(())
+            }
+            // A plan may name a prefix twice: the cluster's CIDR and its only node's.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.routes.contains(&route) => {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -200,8 +202,8 @@ impl Drop for HostState {
 /// replaced later.
 fn sweep(netlink: &Netlink, plan: &HostPlan, index: u32) -> Result<(Vec<Route>, Vec<Changed>), LinkError> {
     let left = routes::ours(netlink).map_err(|error| LinkError::system("listing routes", error))?;
-    let (routes, foreign): (Vec<_>, Vec<_>) =
-        left.into_iter().partition(|route| wanted(plan, index).any(|planned| planned == *route));
+    let planned: HashSet<Route> = wanted(plan, index).collect();
+    let (routes, foreign): (Vec<_>, Vec<_>) = left.into_iter().partition(|route| planned.contains(route));
     let mut errors: Vec<_> = foreign.iter().filter_map(|route| remove(netlink, route).err()).collect();
     errors.extend(sweep_addresses(netlink, plan, index).err());
     let remembered = plan.state_file.as_deref().map(sysctl::remembered).unwrap_or_default();
@@ -248,7 +250,7 @@ pub(super) fn remove_left(netlink: &Netlink, state_file: &Path) -> (Vec<String>,
     }
     let changed = sysctl::remembered(state_file);
     errors.extend(sysctl::restore(&changed));
-    removed.extend(changed.iter().map(|changed| format!("what was set of {}", changed.path())));
+    removed.extend(changed.iter().map(|changed| format!("the setting of {}", changed.path())));
     match nft::is_there() {
         Ok(false) => {}
         Ok(true) => match nft::remove() {

@@ -23,7 +23,7 @@ const LAST_METRIC: u32 = u32::MAX;
 pub(super) const ROUTE_HEADER_LEN: usize = 12;
 
 /// A route of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Route {
     /// Into the interface of that index, with a preferred source.
     Device(IpNet, u32, Option<IpAddr>),
