@@ -421,11 +421,12 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 33] = [
+    const VALUES: [(&str, &str); 34] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),
         ("state-dir", "/var/lib/other"),
+        ("persist", "true"),
         ("subnet-env", "off"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
