@@ -139,7 +139,7 @@ fn say(settings: &NodeSettings, tables: &TableSet) {
         "{} VTEPs, {} neighbors, {} routes, {} services",
         tables.fdb.len(),
         tables.neighbors.len(),
-        tables.routes.iter().count(),
+        tables.routes.len(),
         tables.services.len(),
     );
 }

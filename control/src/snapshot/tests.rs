@@ -14,14 +14,14 @@ use windlass_dataplane::wire::flow::{FlowKey, Protocol, Vip};
 use super::*;
 use crate::cluster::{ClusterState, Node};
 use crate::registration::{Kept, Owner, Vteps};
-use crate::source::manifests;
+use crate::source::manifests::Manifests;
 use crate::system::HostMoment;
 
 const NODE: &str = "node-a";
 
 fn worked_example() -> ClusterState {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/worked-example.yaml");
-    manifests::load(&[file.into()], "flannel.alpha.coreos.com").unwrap().state
+    Manifests::new(&[file.into()], "flannel.alpha.coreos.com").read().unwrap().state
 }
 
 fn owner() -> Owner {

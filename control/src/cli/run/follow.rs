@@ -9,18 +9,17 @@ use windlass_control::inspect::Origin;
 use windlass_control::snapshot;
 use windlass_control::source::Cluster;
 use windlass_control::source::kube::{Kind, SourceError};
-use windlass_control::source::manifests::watch::Watch;
 
 use super::join::Membership;
-use crate::cli::input::{Input, load};
+use crate::cli::input::{Files, Input};
 
 /// How long the API server is waited for where there is something to forward by until it answers (G5).
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// What is followed.
 pub(super) enum Followed<'a> {
-    /// Files and folders, and where they are named.
-    Manifests(&'a Config, Watch),
+    /// Files and folders.
+    Manifests(Files),
     /// The API server of a cluster that we are a member of.
     Api(Box<Membership<'a>>),
 }
@@ -33,10 +32,10 @@ impl<'a> Followed<'a> {
         wake: Arc<Notify>,
         mut go_on: impl FnMut() -> bool,
     ) -> anyhow::Result<(Self, Cluster)> {
-        let input = Input::open(config, wake)?;
-        let (mut cluster, is_remembered) = read_or_remember(config, &input, &mut go_on)?;
+        let mut input = Input::open(config, wake)?;
+        let (mut cluster, is_remembered) = read_or_remember(config, &mut input, &mut go_on)?;
         let followed = match input {
-            Input::Manifests(watch) => Self::Manifests(config, watch),
+            Input::Manifests(files) => Self::Manifests(files),
             Input::Api(source) => {
                 let member = Membership::find(config, source, &mut cluster, is_remembered, go_on)?;
                 Self::Api(Box::new(member))
@@ -83,11 +82,11 @@ impl<'a> Followed<'a> {
     /// The cluster, if it has changed. What of it cannot be read any more is as it was `before`.
     pub(super) fn changed(&mut self, before: &Origin) -> anyhow::Result<Option<Cluster>> {
         match self {
-            Self::Manifests(config, watch) => {
-                if !watch.has_changed() {
+            Self::Manifests(files) => {
+                if !files.have_changed() {
                     return Ok(None);
                 }
-                let mut loaded = load(config)?;
+                let mut loaded = files.load()?;
                 loaded.keep_last_good(&before.state);
                 Ok(Some(Cluster { state: loaded.state, problems: loaded.problems, ..Cluster::default() }))
             }
@@ -100,7 +99,7 @@ impl<'a> Followed<'a> {
 /// when it is that.
 fn read_or_remember(
     config: &Config,
-    input: &Input,
+    input: &mut Input,
     go_on: impl FnMut() -> bool,
 ) -> anyhow::Result<(Cluster, bool)> {
     let remembered = match input {
@@ -110,8 +109,8 @@ fn read_or_remember(
             None
         }),
     };
-    let Some(state) = remembered else { return Ok((input.read(config, config.wait, go_on)?, false)) };
-    match input.read(config, PATIENCE.min(config.wait), go_on) {
+    let Some(state) = remembered else { return Ok((input.read(config.wait, go_on)?, false)) };
+    match input.read(PATIENCE.min(config.wait), go_on) {
         Ok(cluster) => Ok((cluster, false)),
         Err(error) if matches!(error.downcast_ref(), Some(SourceError::NotListed { .. })) => {
             tracing::warn!("{error}; until it answers, the cluster is as this node last knew it");

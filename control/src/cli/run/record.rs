@@ -1,4 +1,4 @@
-//! What becomes of reloads, and how large the tables are, for metrics.
+//! What became of reloads, for metrics and health.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -7,7 +7,6 @@ use windlass_control::admin::histogram::Histogram;
 use windlass_control::admin::{Programming, STUCK_AFTER};
 use windlass_control::source::Changes;
 use windlass_control::source::kube::Kind;
-use windlass_dataplane::tables::ForwardingTables;
 
 /// What became of reloads, for metrics.
 #[derive(Debug)]
@@ -105,34 +104,6 @@ impl Record {
 
     fn lock(&self) -> MutexGuard<'_, Figures> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Numbers of table entries, which metrics show.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sizes {
-    /// FDB entries.
-    pub(super) fdb: u64,
-    /// Neighbors.
-    pub(super) neighbors: u64,
-    /// Routes.
-    pub(super) routes: u64,
-    /// Ports of services.
-    pub(super) services: u64,
-    /// Backends of all of them.
-    pub(super) backends: u64,
-}
-
-impl Sizes {
-    /// The sizes of these tables.
-    pub(super) fn of(tables: &ForwardingTables) -> Self {
-        Self {
-            fdb: tables.fdb().len() as u64,
-            neighbors: tables.neighbors().len() as u64,
-            routes: tables.routes().iter().count() as u64,
-            services: tables.services().len() as u64,
-            backends: tables.services().iter().map(|service| service.backends.len() as u64).sum(),
-        }
     }
 }
 

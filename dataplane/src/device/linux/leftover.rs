@@ -47,7 +47,7 @@ impl DeviceKeeper {
 /// Whether a device of that name stands there that a run has left, and no run has it.
 pub(super) fn is_left(name: &str) -> bool {
     let links = Netlink::open().and_then(|netlink| links::links(&netlink)).unwrap_or_default();
-    links.iter().any(|link| link.name == name && link.is_kept()) && !survey::is_managed()
+    links.iter().any(|link| link.name == name && link.is_kept()) && survey::managed_by().is_none()
 }
 
 /// Makes a device that was left go with its last queue, as any other.
