@@ -4,6 +4,8 @@
 //! up on a flow-cache miss only. No two shard locks are held together. Expiry goes by queues of due ticks, one
 //! per worker, so that a sweep costs what is due and not what is there.
 
+mod saved;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +22,7 @@ use crate::time::Instant;
 use crate::wire::flow::{FlowKey, Protocol, Vip};
 use crate::wire::tcp::ACK;
 
+pub use self::saved::{SavedAffinity, SavedConnection};
 pub use super::tcp_state::FlowDirection;
 
 /// RFC 4787 REQ-5 recommends 5 minutes.
