@@ -18,7 +18,7 @@ use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
 
 use crate::admin::socket;
-use crate::check;
+use crate::catalog;
 use crate::cluster::parse_cidr;
 
 pub use pin::Pin;
@@ -338,8 +338,9 @@ fn cidrs(settings: &Settings, name: &'static str) -> Result<Vec<IpNet>, ConfigEr
 }
 
 fn ignored(settings: &Settings) -> Result<Vec<&'static str>, ConfigError> {
-    let wants = format!("a check that can be ignored: {}", check::ignorable().collect::<Vec<_>>().join(", "));
-    let name = |text: &str| check::ignorable().find(|name| *name == text);
+    let wants =
+        format!("a check that can be ignored: {}", catalog::ignorable().collect::<Vec<_>>().join(", "));
+    let name = |text: &str| catalog::ignorable().find(|name| *name == text);
     Ok(all(settings, "ignore", &wants, name)?.map_or_else(Vec::new, |(_, names)| names))
 }
 

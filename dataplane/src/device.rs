@@ -34,7 +34,7 @@ pub use linux::{PodTuning, stay_on, usable_cpus};
 pub use platform::restrict_to_administrators;
 #[cfg(any(target_os = "linux", windows))]
 pub use platform::{
-    HostState, default_route_interface, is_managed, local_addresses, open, probe_vxlan_port, survey,
+    HostState, default_route_interface, local_addresses, managed_by, open, probe_vxlan_port, survey,
 };
 pub use survey::Survey;
 

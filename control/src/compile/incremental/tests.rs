@@ -341,7 +341,7 @@ impl Reloading {
 
     fn reload(&mut self) -> (Arc<ForwardingTables>, Vec<String>) {
         let paths = [self.folder.path().to_owned()];
-        let mut loaded = manifests::load(&paths, "flannel.alpha.coreos.com").unwrap();
+        let mut loaded = manifests::Manifests::new(&paths, "flannel.alpha.coreos.com").read().unwrap();
         loaded.keep_last_good(&self.state);
         loaded.state.keep_unchanged(&self.state);
         self.state = loaded.state;
