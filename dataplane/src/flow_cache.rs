@@ -235,10 +235,10 @@ impl<A: Addresses> FlowCache<A> {
             return false;
         }
         if let Some((connection, direction)) = &cold.connection {
+            connection.touch(*direction, tick);
             if !connection.is_live() {
                 return false;
             }
-            connection.touch(*direction, tick);
         }
         hot.generation = generation;
         hot.tick = last_seen(cold.connection.as_ref(), tick);
