@@ -54,7 +54,7 @@ fn healthy() -> Facts {
     let host = Survey {
         net_admin: Ok(true),
         tun: Ok(true),
-        wintun: None,
+        windows: None,
         nft: Ok(true),
         ruleset: Ok(r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}]}"#.to_owned()),
         iptables_rules: Ok(String::new()),
