@@ -11,6 +11,8 @@ mod offline;
 mod print;
 mod replay;
 mod run;
+#[cfg(windows)]
+mod service;
 mod show;
 mod tables;
 mod trace;
@@ -73,6 +75,9 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = check::Output::Table, value_name = "FORMAT")]
         output: check::Output,
     },
+    /// Run as a service of Windows: install, uninstall, start, stop, status
+    #[cfg(windows)]
+    Service(service::ServiceArgs),
     /// Show two nodes, pods and service VIPs at work in this process, without root
     Demo(demo::DemoArgs),
 }
@@ -107,7 +112,7 @@ pub(crate) fn main() -> ExitCode {
     let arguments = matches.subcommand().map(|(_, arguments)| arguments);
     let succeeded = |()| ExitCode::SUCCESS;
     let result = match (cli.command, arguments) {
-        (Command::Run { .. }, Some(arguments)) => run::run(arguments).map(succeeded),
+        (Command::Run { .. }, Some(arguments)) => run::begin(arguments).map(succeeded),
         (Command::Check { output, .. }, Some(arguments)) => check::run(arguments, output),
         (Command::Tables(args), Some(arguments)) => tables::run(&args, arguments).map(succeeded),
         (Command::Show(args), Some(arguments)) => show::run(&args, arguments).map(succeeded),
@@ -116,6 +121,8 @@ pub(crate) fn main() -> ExitCode {
         (Command::Replay(args), Some(arguments)) => replay::run(&args, arguments),
         (Command::Completions { shell }, _) => completions::run(Cli::command(), shell).map(succeeded),
         (Command::Man, _) => man::run(Cli::command()).map(succeeded),
+        #[cfg(windows)]
+        (Command::Service(args), _) => service::run(args),
         (Command::Demo(args), _) => demo::run(&args).map(succeeded),
         (_, None) => Ok(ExitCode::SUCCESS),
     };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,6 +14,18 @@ pub fn node_name() -> Option<String> {
     let host_name = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = variable("NODE_NAME").or_else(host_name).or_else(|| variable("COMPUTERNAME"))?;
     Some(name.trim().to_lowercase()).filter(|name| !name.is_empty())
+}
+
+/// Where is kept what outlives a run, unless configured.
+#[cfg(not(windows))]
+pub fn state_dir() -> Option<PathBuf> {
+    Some("/var/lib/windlass".into())
+}
+
+/// Where is kept what outlives a run, unless configured; `None` where the environment does not say.
+#[cfg(windows)]
+pub fn state_dir() -> Option<PathBuf> {
+    std::env::var_os("ProgramData").map(|folder| PathBuf::from(folder).join("windlass"))
 }
 
 /// What tells one state of a file from another beside its length and path: which file it is, and when its
@@ -73,7 +85,7 @@ fn make_readable(_file: &File) -> io::Result<()> {
 pub enum Signal {
     /// SIGINT, or Ctrl-C.
     Interrupt,
-    /// SIGTERM; on Windows the end of the console or of the system.
+    /// SIGTERM; on Windows the end of the console, of the service or of the system.
     Terminate,
 }
 
@@ -151,6 +163,16 @@ impl Signals {
     }
 }
 
+/// The stop of a service, which Windows tells by a call and not by a signal.
+#[cfg(windows)]
+static STOPPED: Notify = Notify::const_new();
+
+/// Ends the run of this process as SIGTERM does elsewhere.
+#[cfg(windows)]
+pub fn stop() {
+    STOPPED.notify_one();
+}
+
 /// Each listener lives as long as this does: while there is none, Windows ends the process at once.
 #[cfg(windows)]
 impl Signals {
@@ -177,6 +199,7 @@ impl Signals {
                 _ = pause.recv() => true,
                 _ = close.recv() => true,
                 _ = shutdown.recv() => true,
+                () = STOPPED.notified() => true,
                 () = tokio::time::sleep(Duration::from_millis(1)) => false,
             }
         })
@@ -197,6 +220,7 @@ impl Signals {
                     _ = pause.recv() => return Some(Signal::Interrupt),
                     _ = close.recv() => return Some(Signal::Terminate),
                     _ = shutdown.recv() => return Some(Signal::Terminate),
+                    () = STOPPED.notified() => return Some(Signal::Terminate),
                     () = wake.notified() => {}
                     () = tokio::time::sleep(every) => {}
                 }

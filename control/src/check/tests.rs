@@ -1,3 +1,5 @@
+mod windows;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -74,10 +74,12 @@ fn overlays(node: &NodeSettings, networks: &str) -> Vec<Finding> {
             "Get-HnsNetwork | Where-Object Name -eq '{name}' | Remove-HnsNetwork, after draining the node's pods"
         );
         if vnis.contains(&u64::from(node.vni.get())) {
-            let seen = format!("HNS has the overlay network {name:?} on VNI {}, which is ours", node.vni.get());
+            let seen =
+                format!("HNS has the overlay network {name:?} on VNI {}, which is ours", node.vni.get());
             return Finding::error(&catalog::HNS_OVERLAY, seen, remedy);
         }
-        let seen = format!("HNS has the overlay network {name:?} on VNI {vnis:?}, which may hold VXLAN's port");
+        let seen =
+            format!("HNS has the overlay network {name:?} on VNI {vnis:?}, which may hold VXLAN's port");
         Finding::warning(&catalog::HNS_OVERLAY, seen, remedy)
     };
     listed.iter().filter(is_overlay).map(finding).collect()
@@ -119,9 +121,8 @@ fn forwarding(node: &NodeSettings, facts: &Facts, interfaces: &[SurveyedForwardi
     };
     let is_involved =
         |name: &str| is_underlay(name) || pod_interfaces(node, &facts.host).any(|pods| pods == name);
-    let serves = |family: Family| {
-        node.pod_cidrs.iter().any(|cidr| cidr.addr().is_ipv6() == (family == Family::V6))
-    };
+    let serves =
+        |family: Family| node.pod_cidrs.iter().any(|cidr| cidr.addr().is_ipv6() == (family == Family::V6));
     let off = interfaces.iter().filter(|it| !it.is_on && serves(it.family) && is_involved(&it.interface));
     off.map(|it| {
         let family = if it.family == Family::V6 { "ipv6" } else { "ipv4" };

@@ -1,5 +1,7 @@
 //! windlass.exe under wine, with stand-ins for Wintun and IP Helper, beside a stock node: see `windlass_tests::windows`.
 
+mod service;
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;

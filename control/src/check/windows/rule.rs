@@ -35,8 +35,8 @@ impl<'a> Rule<'a> {
                 "LPort" | "LPort2_10" => rule.ports.push(range(value)),
                 "App" => rule.program = Some(value),
                 "Name" => rule.name = value,
-                "RA4" | "RA42" | "RA6" | "RA62" | "RPort" | "Svc" | "AppPkgId" | "IFType" | "IF" | "Security"
-                | "RUAuth" | "LUAuth" => rule.is_narrow = true,
+                "RA4" | "RA42" | "RA6" | "RA62" | "RPort" | "Svc" | "AppPkgId" | "IFType" | "IF"
+                | "Security" | "RUAuth" | "LUAuth" => rule.is_narrow = true,
                 _ => {}
             }
         }
@@ -46,7 +46,8 @@ impl<'a> Rule<'a> {
     /// Whether it decides about what any peer sends to that UDP port of this program. A narrower rule may; that is not
     /// counted on.
     pub(super) fn lets_vxlan_in_or_blocks_it(&self, port: u16) -> bool {
-        let has_port = self.ports.is_empty() || self.ports.iter().any(|(first, last)| (*first..=*last).contains(&port));
+        let has_port =
+            self.ports.is_empty() || self.ports.iter().any(|(first, last)| (*first..=*last).contains(&port));
         let is_ours = self.program.is_none_or(|program| {
             let file = program.rsplit(['\\', '/']).next().unwrap_or_default();
             file.eq_ignore_ascii_case("windlass.exe")
