@@ -74,7 +74,7 @@ impl<'a> WindowsNode<'a> {
     /// When it ends, or is not up within two minutes; the error carries its log.
     pub fn start(host: &'a Host, objects: &Objects, bridge: &str, flags: &[&str]) -> Result<Self> {
         let root = node_folder(objects)?;
-        let bridge = bridge(host, bridge)?;
+        let bridge = start_bridge(host, bridge)?;
         let process = Guarded::spawn(&mut windlass_run(host, root.path(), flags)?)?;
         let mut node = Self { host, root, done: 0, process, _bridge: bridge, stopped: false };
         node.wait_until_up()?;
@@ -203,7 +203,7 @@ fn node_folder(objects: &Objects) -> Result<tempfile::TempDir> {
 }
 
 /// Starts what moves packets between the stand-in for wintun.dll and the node's namespace.
-fn bridge(host: &Host, program: &str) -> Result<Guarded> {
+fn start_bridge(host: &Host, program: &str) -> Result<Guarded> {
     let mtu = OVERLAY_MTU.to_string();
     Guarded::spawn_ready(host.netns.command(program).args([DEVICE, &mtu, BRIDGE_PORT]))
 }

@@ -2,11 +2,11 @@
 
 use std::fs::{self, File};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::{
-    BRIDGE_PORT, START_LIMIT, STOP_LIMIT, bridge, carry_out, expect_nothing_left, folder, forward,
-    node_folder, recorded, wine,
+    BRIDGE_PORT, START_LIMIT, STOP_LIMIT, carry_out, expect_nothing_left, folder, forward, node_folder,
+    recorded, start_bridge, wine,
 };
 use crate::objects::Objects;
 use crate::process::{Guarded, wait_until};
@@ -37,7 +37,7 @@ impl<'a> WindowsService<'a> {
         let settings =
             format!("manifests: [manifests]\nnode: {node}\nignore: [device-name]\nstate-dir: /state\n");
         fs::write(root.path().join("node.yaml"), settings)?;
-        let bridge = bridge(host, bridge_program)?;
+        let bridge = start_bridge(host, bridge_program)?;
         let service = Self { host, root, _bridge: bridge, is_well: false };
         // Else wine ends between two commands, and starts the service by itself at the next.
         service.wine("wineserver", &["-p"])?;
