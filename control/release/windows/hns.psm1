@@ -35,4 +35,4 @@ function Find-Hns {
     Invoke-Hns GET "/$Kind/" | Where-Object { $_.Name -eq $Name } | Select-Object -First 1
 }
 
-Export-ModuleMember -Function Invoke-Hns, Find-Hns
+Export-ModuleMember -Function @('Invoke-Hns', 'Find-Hns')
