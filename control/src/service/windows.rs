@@ -84,7 +84,11 @@ impl Registry for System {
         };
         service.update_failure_actions(actions).map_err(into_io)?;
         // A service that reports an exit code has failed too.
-        service.set_failure_actions_on_non_crash_failures(true).map_err(into_io)
+        match service.set_failure_actions_on_non_crash_failures(true).map_err(into_io) {
+            // wine's service manager cannot be told so.
+            Err(error) if error.raw_os_error() == Some(INVALID_LEVEL) => Ok(()),
+            outcome => outcome,
+        }
     }
 
     fn delete_service(&mut self) -> io::Result<()> {
@@ -183,6 +187,9 @@ fn open(access: ServiceAccess) -> io::Result<Service> {
         error => error,
     })
 }
+
+/// ERROR_INVALID_LEVEL.
+const INVALID_LEVEL: i32 = 124;
 
 /// ERROR_SERVICE_DOES_NOT_EXIST.
 const NO_SUCH_SERVICE: i32 = 1060;

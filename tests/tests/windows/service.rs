@@ -1,4 +1,5 @@
-//! windlass.exe as a service: wine's service manager is real, its netsh and its event log say yes and do nothing.
+//! windlass.exe as a service of wine's service manager. wine's netsh and its event log say yes and do nothing, and it does
+//! not start a service again that has failed.
 
 use anyhow::{Result, ensure};
 use windlass_tests::objects::Objects;

@@ -20,7 +20,7 @@ pub(super) fn survey() -> Seen<FirewallSurvey> {
     let is_on = |key: &str| {
         let enabled = policy.open(key).and_then(|profile| profile.get_u32("EnableFirewall"));
         // Windows' own default.
-        enabled.map_or(true, |enabled| enabled != 0)
+        enabled != Ok(0)
     };
     let active = PROFILES.into_iter().filter(|(key, _)| is_on(key)).map(|(_, name)| name).collect();
     let mut rules = rules(&policy.open("FirewallRules").map_err(|error| format!("FirewallRules: {error}"))?)?;

@@ -92,6 +92,7 @@ mod tests {
     use std::net::{TcpListener, UdpSocket};
 
     use super::super::processes::processes;
+    use super::super::wine;
     use super::*;
 
     #[test]
@@ -102,8 +103,16 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let bound = UdpSocket::bind(address).unwrap();
             let listening = TcpListener::bind(address).unwrap();
-            assert_eq!(udp(&processes).unwrap().get(&bound.local_addr().unwrap().port()), Some(&own));
-            assert_eq!(tcp(&processes).unwrap().get(&listening.local_addr().unwrap().port()), Some(&own));
+            let (udp, tcp) = (udp(&processes).unwrap(), tcp(&processes).unwrap());
+            let holders = [
+                udp.get(&bound.local_addr().unwrap().port()),
+                tcp.get(&listening.local_addr().unwrap().port()),
+            ];
+            // wine knows the ports, and calls every process 0.
+            assert!(
+                holders.iter().all(|it| it.is_some_and(|it| *it == own || wine::is_wine())),
+                "{holders:?}"
+            );
         }
     }
 }
