@@ -39,12 +39,12 @@ impl<'a> WindowsService<'a> {
         fs::write(root.path().join("node.yaml"), settings)?;
         let bridge = start_bridge(host, bridge_program)?;
         let service = Self { host, root, _bridge: bridge, is_well: false };
+        let environment = ["reg", "add", ENVIRONMENT, "/v", "WINTUN_STAND_IN_PORT", "/d", BRIDGE_PORT, "/f"];
+        service.wine("wine", &environment)?;
+        // The service manager reads the environment when it starts.
+        service.wine("wineserver", &["-k"])?;
         // Else wine ends between two commands, and starts the service by itself at the next.
         service.wine("wineserver", &["-p"])?;
-        service.wine(
-            "wine",
-            &["reg", "add", ENVIRONMENT, "/v", "WINTUN_STAND_IN_PORT", "/d", BRIDGE_PORT, "/f"],
-        )?;
         Ok(service)
     }
 
