@@ -75,22 +75,21 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Installs the service. The service comes last, so that it never runs without the rule; what was done is undone when a
-/// step is refused.
+/// Installs the service, which begins with the step that another one of this name would refuse. What was done is undone
+/// when a later step is refused.
 ///
 /// # Errors
 /// Names the step that was refused.
 pub fn install(registry: &mut dyn Registry, plan: &Plan) -> Result<(), ServiceError> {
     let mut done: Vec<Undo> = Vec::new();
     let mut install = || -> Result<(), Refused> {
-        step("registering the event log source", registry.add_event_source())?;
-        done.push(|registry| registry.remove_event_source());
-        step("adding the firewall rule", registry.netsh(&add_rule(plan)))?;
-        done.push(|registry| registry.netsh(&delete_rule()));
         let arguments = arguments(&plan.config_file);
         step("creating the service", registry.create_service(&plan.program, &arguments))?;
         done.push(|registry| registry.delete_service());
-        step("setting the recovery actions", registry.set_recovery())
+        step("setting the recovery actions", registry.set_recovery())?;
+        step("registering the event log source", registry.add_event_source())?;
+        done.push(|registry| registry.remove_event_source());
+        step("adding the firewall rule", registry.netsh(&add_rule(plan)))
     };
     let Err(refused) = install() else { return Ok(()) };
     for undo in done.into_iter().rev() {
@@ -108,9 +107,9 @@ type Undo = fn(&mut dyn Registry) -> io::Result<()>;
 /// Names everything that is left.
 pub fn uninstall(registry: &mut dyn Registry) -> Result<(), ServiceError> {
     let outcomes = [
-        step("deleting the service", registry.delete_service()),
         step("deleting the firewall rule", registry.netsh(&delete_rule())),
         step("removing the event log source", registry.remove_event_source()),
+        step("deleting the service", registry.delete_service()),
     ];
     let steps: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     if steps.is_empty() { Ok(()) } else { Err(ServiceError { steps }) }
@@ -199,16 +198,16 @@ mod tests {
     }
 
     const INSTALLED: [&str; 4] = [
-        "add event source",
-        r"netsh advfirewall|firewall|add|rule|name=windlass-vxlan|dir=in|action=allow|protocol=UDP|program=D:\Program Files\windlass.exe|localport=4789",
         r"create service D:\Program Files\windlass.exe|service|run|--config|D:\etc\my node.yaml",
         "set recovery",
+        "add event source",
+        r"netsh advfirewall|firewall|add|rule|name=windlass-vxlan|dir=in|action=allow|protocol=UDP|program=D:\Program Files\windlass.exe|localport=4789",
     ];
 
     const UNINSTALLED: [&str; 3] = [
-        "delete service",
         "netsh advfirewall|firewall|delete|rule|name=windlass-vxlan",
         "remove event source",
+        "delete service",
     ];
 
     #[test]
@@ -229,16 +228,16 @@ mod tests {
 
     #[test]
     fn a_refused_step_is_named_and_what_was_done_is_undone() {
-        for (refused, undone, named) in [
-            ("add event source", 0, "registering the event log source"),
-            ("netsh advfirewall|firewall|add", 1, "adding the firewall rule"),
-            ("create service", 2, "creating the service"),
-            ("set recovery", 3, "setting the recovery actions"),
+        for (refused, calls, undone, named) in [
+            ("create service", 1, &[][..], "creating the service"),
+            ("set recovery", 2, &UNINSTALLED[2..], "setting the recovery actions"),
+            ("add event source", 3, &UNINSTALLED[2..], "registering the event log source"),
+            ("netsh advfirewall|firewall|add", 4, &UNINSTALLED[1..], "adding the firewall rule"),
         ] {
             let mut recorder = Recorder { refused: Some(refused), ..Recorder::default() };
             let error = install(&mut recorder, &plan()).unwrap_err().to_string();
             assert!(error.starts_with(named) && error.ends_with("(run as Administrator)"), "{error}");
-            assert_eq!(recorder.calls[undone + 1..], UNINSTALLED[3 - undone..], "{refused}");
+            assert_eq!(recorder.calls[calls..], *undone, "{refused}");
         }
     }
 

@@ -7,9 +7,9 @@ use windlass_dataplane::device::Family;
 use windlass_dataplane::device::survey::{FirewallSurvey, SurveyedForwarding, WindowsSurvey};
 
 use self::rule::Rule;
-use super::catalog::{self, Check};
 use super::network::pod_interfaces;
 use super::{Facts, Finding, Subject};
+use crate::catalog::{self, Check};
 use crate::node::NodeSettings;
 
 /// Checks of what only Linux has.
