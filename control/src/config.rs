@@ -453,6 +453,7 @@ mod tests {
         ("source-ports", "4"),
         ("ring-capacity", "1024"),
         ("strict-vxlan", "true"),
+        ("accept-inner-vlan", "true"),
         ("allow-unknown-vteps", "true"),
         ("dscp", "46"),
         ("annotation-prefix", "flannel.example.org"),
