@@ -1,6 +1,7 @@
 use windlass_dataplane::device::Family;
 use windlass_dataplane::device::survey::{FirewallSurvey, SurveyedForwarding, WindowsSurvey};
 
+use super::host::HostCase;
 use super::*;
 
 const RULE: &str =
