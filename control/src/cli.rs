@@ -12,6 +12,8 @@ mod offline;
 mod print;
 mod replay;
 mod run;
+#[cfg(windows)]
+mod service;
 mod show;
 mod tables;
 mod trace;
@@ -77,6 +79,9 @@ enum Command {
     /// Remove what runs with --persist, or killed ones, have left: device, routes, rules, settings
     #[command(after_help = AFTER_CLEANUP)]
     Cleanup,
+    /// Run as a service of Windows: install, uninstall, start, stop, status
+    #[cfg(windows)]
+    Service(service::ServiceArgs),
     /// Show two nodes, pods and service VIPs at work in this process, without root
     Demo(demo::DemoArgs),
 }
@@ -115,7 +120,7 @@ pub(crate) fn main() -> ExitCode {
     let arguments = matches.subcommand().map(|(_, arguments)| arguments);
     let succeeded = |()| ExitCode::SUCCESS;
     let result = match (cli.command, arguments) {
-        (Command::Run { .. }, Some(arguments)) => run::run(arguments).map(succeeded),
+        (Command::Run { .. }, Some(arguments)) => run::begin(arguments).map(succeeded),
         (Command::Check { output, .. }, Some(arguments)) => check::run(arguments, output),
         (Command::Tables(args), Some(arguments)) => tables::run(&args, arguments).map(succeeded),
         (Command::Show(args), Some(arguments)) => show::run(&args, arguments).map(succeeded),
@@ -125,6 +130,8 @@ pub(crate) fn main() -> ExitCode {
         (Command::Completions { shell }, _) => completions::run(Cli::command(), shell).map(succeeded),
         (Command::Man, _) => man::run(Cli::command()).map(succeeded),
         (Command::Cleanup, _) => cleanup::run().map(succeeded),
+        #[cfg(windows)]
+        (Command::Service(args), _) => service::run(args),
         (Command::Demo(args), _) => demo::run(&args).map(succeeded),
         (_, None) => Ok(ExitCode::SUCCESS),
     };

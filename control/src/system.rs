@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,18 @@ pub fn node_name() -> Option<String> {
     let host_name = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = variable("NODE_NAME").or_else(host_name).or_else(|| variable("COMPUTERNAME"))?;
     Some(name.trim().to_lowercase()).filter(|name| !name.is_empty())
+}
+
+/// Where is kept what outlives a run, unless configured.
+#[cfg(not(windows))]
+pub fn state_dir() -> Option<PathBuf> {
+    Some("/var/lib/windlass".into())
+}
+
+/// Where is kept what outlives a run, unless configured; `None` where the environment does not say.
+#[cfg(windows)]
+pub fn state_dir() -> Option<PathBuf> {
+    std::env::var_os("ProgramData").map(|folder| PathBuf::from(folder).join("windlass"))
 }
 
 /// What tells one state of a file from another beside its length and path: which file it is, and when its
@@ -117,7 +129,7 @@ impl HostMoment {
 pub enum Signal {
     /// SIGINT, or Ctrl-C.
     Interrupt,
-    /// SIGTERM; on Windows the end of the console or of the system.
+    /// SIGTERM; on Windows the end of the console, of the service or of the system.
     Terminate,
 }
 
@@ -201,6 +213,16 @@ impl Listeners {
     }
 }
 
+/// The stop of a service, which Windows tells by a call and not by a signal.
+#[cfg(windows)]
+static STOPPED: Notify = Notify::const_new();
+
+/// Ends the run of this process as SIGTERM does elsewhere.
+#[cfg(windows)]
+pub fn stop() {
+    STOPPED.notify_one();
+}
+
 /// Each lives as long as this does: while there is none, Windows ends the process at once.
 #[cfg(windows)]
 struct Listeners {
@@ -226,6 +248,7 @@ impl Listeners {
             _ = self.pause.recv() => Signal::Interrupt,
             _ = self.close.recv() => Signal::Terminate,
             _ = self.shutdown.recv() => Signal::Terminate,
+            () = STOPPED.notified() => Signal::Terminate,
         }
     }
 }

@@ -143,7 +143,7 @@ impl Traffic {
     }
 }
 
-/// Pings until one answer comes, for 5 s at most: the first packets of a fresh topology wait for ARP and ND.
+/// Pings until one answer comes, for a minute at most: the first packets of a fresh topology wait for ARP and ND.
 ///
 /// # Errors
 /// When no answer came.
@@ -163,6 +163,19 @@ pub fn ping_sizes(from: &Netns, to: IpAddr) -> Result<()> {
         for _ in 0..3 {
             // One at a time: after an answer ping waits for further ones only twice as long as that took.
             from.exec(&format!("ping -n -c 1 -W 10 -s {size} {to}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// As [`ping_sizes`], but each of three pings a size is tried again until it is answered: wine's sockets lose some.
+///
+/// # Errors
+/// When one is not answered in a minute.
+pub fn ping_sizes_again(from: &Netns, to: IpAddr) -> Result<()> {
+    for size in PING_SIZES {
+        for _ in 0..3 {
+            ping_until_answered(from, to, size)?;
         }
     }
     Ok(())
@@ -188,7 +201,7 @@ const PING_SIZES: [usize; 4] = [0, 56, 1372, 4000];
 
 fn ping_until_answered(from: &Netns, to: IpAddr, size: usize) -> Result<()> {
     let once = format!("ping -n -c 1 -W 1 -s {size} {to}");
-    wait_until(&format!("ping -s {size} {} -> {to}", from.name()), Duration::from_secs(20), || {
+    wait_until(&format!("ping -s {size} {} -> {to}", from.name()), Duration::from_secs(60), || {
         Ok(from.exec(&once).is_ok())
     })
 }

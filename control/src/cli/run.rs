@@ -33,11 +33,16 @@ use self::platform::Running;
 use self::reload::Reload;
 use self::saving::Saving;
 
-/// Runs until SIGINT or SIGTERM, and undoes what it made.
-pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
+/// Runs as the command line says.
+pub(super) fn begin(arguments: &ArgMatches) -> anyhow::Result<()> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
-    super::log::start(&config);
-    match forward(&config) {
+    super::log::start(&config)?;
+    run(&config)
+}
+
+/// Runs until SIGINT or SIGTERM, or until the service is stopped, and undoes what it made.
+pub(super) fn run(config: &Config) -> anyhow::Result<()> {
+    match forward(config) {
         Err(error) if matches!(error.downcast_ref(), Some(SourceError::Interrupted)) => {
             tracing::info!("{error}");
             Ok(())

@@ -31,7 +31,8 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_WAIT", value_name = "SECONDS", hide_env_values = true)]
     wait: Option<String>,
 
-    /// Folder for what outlives a run: MACs, the cluster, connections [default: /var/lib/windlass]
+    /// Folder for what outlives a run: MACs, the cluster, connections [default: /var/lib/windlass, on Windows
+    /// %ProgramData%\windlass]
     #[arg(long, env = "WINDLASS_STATE_DIR", value_name = "PATH", hide_env_values = true)]
     state_dir: Option<String>,
 
@@ -95,6 +96,10 @@ pub struct SettingsArgs {
     /// Log lines as text or json [default: text]
     #[arg(long, env = "WINDLASS_LOG_FORMAT", value_name = "FORMAT", hide_env_values = true)]
     log_format: Option<String>,
+
+    /// Write log lines into this file, which begins anew at 10 MiB, not to standard error
+    #[arg(long, env = "WINDLASS_LOG_FILE", value_name = "FILE", hide_env_values = true)]
+    log_file: Option<String>,
 
     /// UDP source ports to send from [default: 16]
     #[arg(long, env = "WINDLASS_SOURCE_PORTS", value_name = "N", hide_env_values = true)]
@@ -190,6 +195,7 @@ pub const NAMES: [&str; 36] = [
     "health",
     "admin-socket",
     "log-format",
+    "log-file",
     "source-ports",
     "ring-capacity",
     "strict-vxlan",
@@ -274,6 +280,16 @@ impl Settings {
                 settings.values.insert(name, (values.cloned().collect(), origin));
             }
         }
+        Ok(settings)
+    }
+
+    /// The settings of a file alone, without command line or environment.
+    ///
+    /// # Errors
+    /// As [`Settings::from_matches`].
+    pub fn from_file(file: &Path) -> Result<Self, ConfigError> {
+        let mut settings = Self::default();
+        settings.add_file(file)?;
         Ok(settings)
     }
 

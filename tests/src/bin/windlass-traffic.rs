@@ -149,11 +149,12 @@ fn udp(address: SocketAddr, sizes: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Sends up to five times, since UDP may lose; answers to an earlier attempt are passed over.
+/// Sends again and again for a while, since UDP may lose; answers to an earlier attempt are passed over.
 fn ask(socket: &UdpSocket, question: &[u8], belongs: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
     let mut buffer = vec![0; usize::from(u16::MAX)];
     let mut failed = anyhow!("no attempt");
-    for _ in 0..5 {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         socket.send(question).context("send")?;
         loop {
             match socket.recv(&mut buffer) {
@@ -161,6 +162,7 @@ fn ask(socket: &UdpSocket, question: &[u8], belongs: impl Fn(&[u8]) -> bool) -> 
                 Ok(_) => {}
                 Err(error) => {
                     failed = anyhow!(error).context("no answer");
+                    thread::sleep(PAUSE);
                     break;
                 }
             }
@@ -177,11 +179,16 @@ fn tcp_refused(address: SocketAddr) -> Result<()> {
 
 fn udp_refused(address: SocketAddr) -> Result<()> {
     let socket = connected(address)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
     let begun = Instant::now();
-    socket.send(WHO)?;
-    let Err(error) = socket.recv(&mut [0; 64]) else { bail!("{address} answered") };
-    refused_at_once(&error, begun)
+    loop {
+        let Err(error) = socket.send(WHO).and_then(|_| socket.recv(&mut [0; 64])) else {
+            bail!("{address} answered")
+        };
+        // The datagram, or the refusal, may have been lost.
+        if error.kind() != ErrorKind::WouldBlock || begun.elapsed() > PATIENCE {
+            return refused_at_once(&error, begun);
+        }
+    }
 }
 
 /// A time-out would be another kind of error, and comes after [`PATIENCE`].
@@ -306,7 +313,10 @@ impl Pattern {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(8);
+/// Longer than wine's sockets have been seen to stall.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// A refusal comes at once, and the server may be about to listen.
+const PAUSE: Duration = Duration::from_millis(100);
 const CHUNK_LEN: usize = 64 * 1024;
 const GREETING_LEN: usize = 128;
 const SERVER_SEED: u64 = 0x5eed_0000_0000_0001;

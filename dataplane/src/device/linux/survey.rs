@@ -38,7 +38,7 @@ pub fn survey(tcp_ports: &[u16]) -> Survey {
     Survey {
         net_admin: net_admin(),
         tun: tun(),
-        wintun: None,
+        windows: None,
         iptables_rules: iptables_rules(&ruleset),
         ruleset,
         nft: Ok(nft.is_some()),
