@@ -116,7 +116,10 @@ impl ForwardingTables {
     /// Whether a connection is to be forgotten because its backend, its port or its service has gone: UDP alone,
     /// since TCP ends by itself (F6).
     pub fn strands(&self, connection: &Connection) -> bool {
-        let serves = |service: &Arc<Service>| service.serves(connection.backend());
+        let client = connection.original.src;
+        let serves = |service: &Arc<Service>| {
+            service.seen_from(|| self.local().is_inside(client)).serves(connection.backend())
+        };
         connection.original.protocol == Protocol::UDP
             && !self.services().lookup(connection.vip).is_some_and(serves)
     }
