@@ -3,6 +3,7 @@
 
 mod claims;
 mod endpoints;
+mod entrances;
 mod incremental;
 mod nodes;
 mod services;
@@ -16,6 +17,7 @@ use windlass_dataplane::tables::{Local, LocalVtep, NextHop, RouteTable, TableSet
 use crate::cluster::{ClusterState, Problem};
 use crate::node::NodeSettings;
 
+pub use entrances::entrances;
 pub use incremental::{Compiler, Update};
 
 /// Tables, and what was left out of them.

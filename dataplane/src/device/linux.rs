@@ -17,6 +17,7 @@ mod patience;
 mod pods;
 mod port;
 mod routes;
+mod rules;
 mod send;
 mod socket;
 mod source_ports;

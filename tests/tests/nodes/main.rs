@@ -7,6 +7,7 @@ mod harness;
 mod inspect;
 mod kernel_peer;
 mod lifecycle;
+mod node_ports;
 mod refusals;
 mod reload;
 mod scrape;

@@ -70,7 +70,7 @@ impl<'a> Membership<'a> {
     /// Tells the CNI plugin and the scheduler that pods can have a network here.
     pub(super) fn announce(&self, settings: &NodeSettings) {
         if let Some(file) = &self.config.subnet_env {
-            match system::write_whole(file, subnet_env(settings).as_bytes()) {
+            match system::write_whole(file, subnet_env(settings, self.config.ip_masq).as_bytes()) {
                 Ok(()) => tracing::info!("{} is written for the CNI plugin", file.display()),
                 Err(error) => tracing::error!(
                     "{}: {error}; pods get no network from the flannel CNI plugin without it",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ipnet::IpNet;
-use windlass_control::compile::overlay_prefixes;
+use windlass_control::compile::{entrances, overlay_prefixes};
 use windlass_control::config::{Config, Dscp};
 use windlass_control::inspect::rows::DeviceRow;
 use windlass_control::node::{HostFacts, NodeSettings};
@@ -146,7 +146,7 @@ impl Running {
         } else {
             self.workers.connections().purge(|connection| after.strands(connection))
         };
-        let host = self.host.change(&routes, &settings.cluster_cidrs);
+        let host = self.host.change(&routes, &settings.cluster_cidrs, &entrances(settings, draft.tables()));
         *self.sizes.lock().unwrap_or_else(PoisonError::into_inner) = Sizes::of(&after);
         Change { before, after, purged, host }
     }
@@ -211,12 +211,17 @@ fn source_vips(settings: &NodeSettings) -> Vec<IpAddr> {
     ipv4.into_iter().chain(ipv6.then_some(IpAddr::V6(settings.source_vip_v6))).collect()
 }
 
+fn node_port_vips(settings: &NodeSettings) -> Vec<IpAddr> {
+    source_vips(settings).iter().map(|vip| settings.node_port_vip(vip.is_ipv6())).collect()
+}
+
 /// What the host routes into the device.
 fn device_routes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
     let (ipv4, ipv6) = families(settings);
     let mut routes = overlay_prefixes(settings, tables);
     routes.retain(|prefix| if prefix.addr().is_ipv6() { ipv6 } else { ipv4 });
     routes.extend(source_vips(settings).into_iter().map(IpNet::from));
+    routes.extend(node_port_vips(settings).into_iter().map(IpNet::from));
     routes
 }
 
@@ -246,6 +251,9 @@ fn host_plan(config: &Config, settings: &NodeSettings, tables: &TableSet) -> Hos
         pod_cidrs: settings.pod_cidrs.clone(),
         cluster_cidrs: settings.cluster_cidrs.clone(),
         source_vips: source_vips(settings),
+        node_port_vips: node_port_vips(settings),
+        entrances: entrances(settings, tables),
+        masquerades_pods: config.ip_masq,
         vtep_port: settings.port,
         sysctls: HostPlan::forwarding_sysctls(&config.device, ipv4, ipv6),
         state_file: Some(STATE_FILE.into()),

@@ -11,8 +11,8 @@ use super::netlink::Netlink;
 use super::port::NamespaceLock;
 use super::routes::{self, Route};
 use super::sysctl::{self, Changed};
-use super::{links, nft, tun};
-use crate::device::host::{Family, HostPlan, LinkError};
+use super::{links, nft, rules, tun};
+use crate::device::host::{Entrances, Family, HostPlan, LinkError};
 
 /// Applied to the host; dropping it undoes it, and [`undo`](Self::undo) says what could not be undone.
 #[derive(Debug)]
@@ -49,36 +49,48 @@ impl HostState {
         Ok(state)
     }
 
-    /// Makes `routes` the device's routes and `cluster_cidrs` the destinations that are not masqueraded. What is
-    /// new comes before what is old goes; each step is tried, whatever became of the others.
+    /// Makes `routes` the device's routes, `cluster_cidrs` the destinations that are not masqueraded, and
+    /// `entrances` what the host takes into the device. What is new comes before what is old goes; each step is
+    /// tried, whatever became of the others.
     ///
     /// # Errors
     /// Everything that could not be done; it is tried again at the next change.
-    pub fn change(&mut self, routes: &[IpNet], cluster_cidrs: &[IpNet]) -> Result<(), LinkError> {
+    pub fn change(
+        &mut self,
+        routes: &[IpNet],
+        cluster_cidrs: &[IpNet],
+        entrances: &Entrances,
+    ) -> Result<(), LinkError> {
+        let mut errors: Vec<_> = self.change_rules(cluster_cidrs, entrances).err().into_iter().collect();
         let wanted: HashSet<IpNet> = routes.iter().map(IpNet::trunc).collect();
         let known: HashSet<IpNet> = self.device_routes().map(Route::destination).collect();
-        if wanted == known && cluster_cidrs == self.plan.cluster_cidrs {
-            return Ok(());
+        if wanted == known {
+            return LinkError::collect(errors);
         }
         let netlink = open_netlink()?;
         let index = find_device(&netlink, &self.plan.device)?;
-        let mut errors = Vec::new();
-        if cluster_cidrs != self.plan.cluster_cidrs {
-            let plan = HostPlan { cluster_cidrs: cluster_cidrs.to_vec(), ..self.plan.clone() };
-            match nft::install(&plan) {
-                Ok(()) => self.plan = plan,
-                Err(error) => errors.push(error),
-            }
-        }
         for net in wanted.difference(&known) {
             let source = preferred_source(&self.plan.addresses, net);
             errors.extend(self.add_route(&netlink, Route::Device(*net, index, source)).err());
         }
         self.routes.retain(|route| {
-            let stays = matches!(route, Route::Unreachable(_)) || wanted.contains(&route.destination());
+            let stays = !matches!(route, Route::Device(..)) || wanted.contains(&route.destination());
             stays || remove(&netlink, route).map_err(|error| errors.push(error)).is_err()
         });
         LinkError::collect(errors)
+    }
+
+    fn change_rules(&mut self, cluster_cidrs: &[IpNet], entrances: &Entrances) -> Result<(), LinkError> {
+        if cluster_cidrs != self.plan.cluster_cidrs {
+            let (cluster_cidrs, entrances) = (cluster_cidrs.to_vec(), entrances.clone());
+            let plan = HostPlan { cluster_cidrs, entrances, ..self.plan.clone() };
+            nft::install(&plan)?;
+            self.plan = plan;
+        } else if *entrances != self.plan.entrances {
+            nft::change(&self.plan.entrances, entrances)?;
+            self.plan.entrances = entrances.clone();
+        }
+        Ok(())
     }
 
     fn device_routes(&self) -> impl Iterator<Item = &Route> {
@@ -119,7 +131,16 @@ impl HostState {
             let source = preferred_source(&self.plan.addresses, &net);
             self.add_route(netlink, Route::Device(net.trunc(), index, source))?;
         }
+        for family in self.families() {
+            self.add_route(netlink, Route::Marked(family, index))?;
+            rules::add(netlink, family)
+                .map_err(|error| LinkError::system("adding the rule for marked packets", error))?;
+        }
         Ok(())
+    }
+
+    fn families(&self) -> Vec<Family> {
+        [Family::V4, Family::V6].into_iter().filter(|family| self.plan.has(*family)).collect()
     }
 
     fn add_route(&mut self, netlink: &Netlink, route: Route) -> Result<(), LinkError> {
@@ -177,6 +198,7 @@ impl HostState {
         let mut errors = Vec::new();
         match open_netlink() {
             Ok(netlink) => {
+                errors.extend(remove_rules(&netlink));
                 errors.extend(self.routes.iter().rev().filter_map(|route| remove(&netlink, route).err()))
             }
             Err(error) => errors.push(error),
@@ -204,7 +226,8 @@ impl Drop for HostState {
 /// are returned: going back and forth would interrupt the host's forwarding. Its filter table is replaced later.
 fn sweep(netlink: &Netlink, plan: &HostPlan) -> Result<Vec<Changed>, LinkError> {
     let left = routes::ours(netlink).map_err(|error| LinkError::system("listing routes", error))?;
-    let mut errors: Vec<_> = left.iter().filter_map(|route| remove(netlink, route).err()).collect();
+    let mut errors = remove_rules(netlink);
+    errors.extend(left.iter().filter_map(|route| remove(netlink, route).err()));
     let remembered = plan.state_file.as_deref().map(sysctl::remembered).unwrap_or_default();
     let is_planned = |changed: &Changed| plan.sysctls.iter().any(|(path, _)| path == changed.path());
     let (kept, restored): (Vec<_>, Vec<_>) = remembered.into_iter().partition(is_planned);
@@ -215,6 +238,12 @@ fn sweep(netlink: &Netlink, plan: &HostPlan) -> Result<Vec<Changed>, LinkError> 
 fn remove(netlink: &Netlink, route: &Route) -> Result<(), LinkError> {
     let failed = |error| LinkError::system(format!("removing the route to {}", route.destination()), error);
     route.remove(netlink).map_err(failed)
+}
+
+fn remove_rules(netlink: &Netlink) -> Vec<LinkError> {
+    let removed = [Family::V4, Family::V6].map(|family| rules::remove(netlink, family));
+    let failed = |error| LinkError::system("removing the rule for marked packets", error);
+    removed.into_iter().filter_map(|removed| removed.map_err(failed).err()).collect()
 }
 
 fn forget(plan: &HostPlan) -> Option<LinkError> {
