@@ -4,6 +4,7 @@
 mod claims;
 mod endpoints;
 mod entrances;
+mod health_checks;
 mod incremental;
 mod nodes;
 mod services;
@@ -18,6 +19,7 @@ use crate::cluster::{ClusterState, Problem};
 use crate::node::NodeSettings;
 
 pub use entrances::entrances;
+pub use health_checks::{HealthCheck, health_checks};
 pub use incremental::{Compiler, Update};
 
 /// Tables, and what was left out of them.

@@ -425,7 +425,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 33] = [
+    const VALUES: [(&str, &str); 34] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),

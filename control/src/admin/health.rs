@@ -47,13 +47,17 @@ async fn readyz(State(readings): State<Arc<dyn Readings>>) -> impl IntoResponse 
 
 /// While all is well, what is known is up to date, whenever it last changed.
 fn health(readings: &dyn Readings) -> (bool, Map<String, Value>) {
-    let programming = readings.programming();
-    let is_well = !programming.is_stuck && readings.illness().is_none();
+    let is_well = is_well(readings);
     let now = SystemTime::now();
-    let updated = if is_well { now } else { programming.applied_at };
+    let updated = if is_well { now } else { readings.programming().applied_at };
     let time = |at: SystemTime| json!(Timestamp::try_from(at).unwrap_or_default().to_string());
     let body = [("lastUpdated", time(updated)), ("currentTime", time(now))];
     (is_well, body.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+}
+
+/// Whether this node forwards and changes come through.
+pub(super) fn is_well(readings: &dyn Readings) -> bool {
+    !readings.programming().is_stuck && readings.illness().is_none()
 }
 
 fn answer(is_well: bool, body: Map<String, Value>) -> impl IntoResponse {

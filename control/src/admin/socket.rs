@@ -65,7 +65,7 @@ mod unix {
         pub(in crate::admin) fn split(self) -> (impl FnOnce(Router) + Send, SocketFile) {
             let listener = self.listener;
             let serve = move |router| match tokio::net::UnixListener::from_std(listener) {
-                Ok(listener) => limits::spawn(listener, router, CONNECTION_LIFE),
+                Ok(listener) => drop(limits::spawn(listener, router, CONNECTION_LIFE)),
                 Err(error) => tracing::error!("the admin socket is not served: {error}"),
             };
             (serve, self.file)

@@ -15,7 +15,7 @@ use crate::source::manifests::load_text;
 const EXAMPLE: &str = include_str!("../../examples/worked-example.yaml");
 const PEER_MAC: &str = "00:15:5d:3c:3e:3c";
 
-fn example() -> ClusterState {
+pub(super) fn example() -> ClusterState {
     load_text("worked-example.yaml", EXAMPLE, "flannel.alpha.coreos.com").unwrap().state
 }
 

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod capture;
+mod conntrack;
 mod control;
 mod ethtool;
 mod host;

@@ -266,7 +266,8 @@ impl<O: Observer> Decider<'_, O> {
             return Err(Stop::Reject(DropReason::UnservedPort));
         };
         let service = Arc::clone(service);
-        self.observer.observe(Step::Service(&service));
+        let service = service.seen_from(|| self.tables.local().is_inside(packet.flow.src));
+        self.observer.observe(Step::Service(service));
         self.depend(Entry::Service(vip));
         if matches!(packet.l4, L4::Tcp { flags } if flags & RST != 0) {
             return dropped(DropReason::NoConnection);
@@ -274,7 +275,6 @@ impl<O: Observer> Decider<'_, O> {
         if !service.admits(packet.flow.src) {
             return dropped(DropReason::SourceNotAllowed);
         }
-        let service = service.seen_from(|| self.tables.local().is_inside(packet.flow.src));
         let backend = self.choose(service)?;
         self.open(service, backend)
     }

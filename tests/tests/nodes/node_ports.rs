@@ -29,6 +29,7 @@ const LOCAL_PORT: u16 = 30_081;
 const GUARDED_PORT: u16 = 30_082;
 const EMPTY_PORT: u16 = 30_083;
 const HOST_PORT: u16 = 30_084;
+const HEALTH_PORT: u16 = 32_000;
 const NOBODYS_PORT: u16 = 30_085;
 
 /// The `number`th address for services that belongs to no host.
@@ -81,7 +82,11 @@ impl<'a> Scene<'a> {
         objects.expose("cluster", json!({ "externalIPs": both(1) }), CLUSTER_PORT, &both(2))?;
         objects.expose(
             "local",
-            json!({ "externalIPs": both(3), "externalTrafficPolicy": local }),
+            json!({
+                "externalIPs": both(3),
+                "externalTrafficPolicy": local,
+                "healthCheckNodePort": HEALTH_PORT,
+            }),
             LOCAL_PORT,
             &both(4),
         )?;
@@ -181,6 +186,8 @@ fn services_are_reached_from_outside(family: Family) -> Result<()> {
     for port in [EMPTY_PORT, NOBODYS_PORT] {
         traffic.refused(client, own, port)?;
     }
+    let health = health_of_local(client, own)?;
+    ensure!(health.starts_with("HTTP/1.1 200") && health.contains(r#""localEndpoints":1"#), "{health:?}");
     guarded_drops(&node, client, outside(5, family))?;
     reach(&traffic, client, own, GUARDED_PORT)?;
     node.stop()
@@ -249,9 +256,32 @@ fn node_ports_follow_a_reload_and_the_rules_stay_as_many() -> Result<()> {
     wait_until("the node port to move", Duration::from_secs(20), || {
         Ok(traffic.refused(&scene.client.netns, own, LOCAL_PORT).is_ok())
     })?;
+    expect_no_udp_flow(&ours.netns, LOCAL_PORT)?;
     reach(&traffic, &scene.client.netns, own, moved)?;
     assert_eq!(rules(&ours.netns)?, before);
     let said: BTreeSet<String> = node.ask(&["show", "services"])?.said.lines().map(str::to_owned).collect();
     ensure!(said.iter().any(|line| line.contains(&moved.to_string())), "{said:#?}");
     node.stop()
+}
+
+/// F6: of a node port that is gone the kernel remembers no UDP flow that it would go on translating.
+fn expect_no_udp_flow(netns: &Netns, node_port: u16) -> Result<()> {
+    let Ok(flows) = netns.exec("cat /proc/net/nf_conntrack") else {
+        windlass_tests::say("SKIPPED: this kernel does not show its connections");
+        return Ok(());
+    };
+    let (to_port, translated) = (format!("dport={node_port}"), "src=169.254.77.2 ");
+    let mut udp = flows.lines().filter(|flow| flow.contains(" udp ") && flow.contains(&to_port));
+    ensure!(!udp.any(|flow| flow.contains(translated)), "{flows}");
+    Ok(())
+}
+
+/// What a load balancer is told of the service with policy Local, over HTTP.
+fn health_of_local(from: &Netns, addr: IpAddr) -> Result<String> {
+    let mut ask = from.command("bash");
+    let script = format!(
+        "exec 3<>/dev/tcp/{addr}/{HEALTH_PORT}; printf 'GET / HTTP/1.1\\r\\nHost: n\\r\\nConnection: close\\r\\n\\r\\n' >&3; cat <&3"
+    );
+    let said = ask.args(["-c", &script]).output()?;
+    Ok(String::from_utf8_lossy(&said.stdout).into_owned())
 }

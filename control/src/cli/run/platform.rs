@@ -13,7 +13,7 @@ use windlass_control::config::{Config, Dscp};
 use windlass_control::inspect::rows::DeviceRow;
 use windlass_control::node::{HostFacts, NodeSettings};
 use windlass_dataplane::device::{
-    self, DeviceConfig, Family, HostPlan, HostState, LinkError, LocalAddress, PodTuning,
+    self, DeviceConfig, Entrances, Family, HostPlan, HostState, LinkError, LocalAddress, PodTuning,
 };
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine;
@@ -87,6 +87,9 @@ pub(super) fn start(
     known: Known,
 ) -> anyhow::Result<Running> {
     let plan = host_plan(config, settings, tables);
+    if !device::HAS_ENTRANCES && plan.entrances != Entrances::default() {
+        tracing::warn!("{NO_ENTRANCES}");
+    }
     let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
     let seed = RandomState::new().build_hasher().finish();
     let mut opened = device::open(&device_config(config, settings, seed)?)?;
@@ -186,6 +189,10 @@ impl Running {
         pods.and(undone).and(stopped)
     }
 }
+
+/// Where the host takes nothing in.
+const NO_ENTRANCES: &str = "node ports, external IPs and load-balancer addresses are not served on this platform: \
+                            clients outside the cluster reach services through other nodes only";
 
 /// Packets that may wait for the device: a worker takes them in batches of superpackets.
 const TXQUEUELEN: u32 = 4_096;

@@ -176,3 +176,18 @@ fn a_change_of_type_adds_and_removes_the_node_port() {
     assert_eq!(with.tables.services.len(), without.tables.services.len() + 3);
     assert!(without.tables.services.lookup(at(&with, NODE_PORTS, NODE_PORT).vip).is_none());
 }
+
+#[test]
+fn health_checks_count_the_ready_endpoints_of_this_node() {
+    use crate::compile::tests::{example, settings};
+    use crate::compile::{HealthCheck, health_checks};
+    let mut state = example();
+    assert!(health_checks(&state, &settings()).is_empty());
+    web(&mut state).exposure.health_check_port = Some(32_000);
+    let service = ObjectName::new("default", "web");
+    for (ready, local_endpoints) in [(true, 1), (false, 0)] {
+        slice_of(&mut state, "web-m4c9d").endpoints[0].ready = ready;
+        let check = HealthCheck { service: service.clone(), local_endpoints };
+        assert_eq!(health_checks(&state, &settings()).into_iter().collect::<Vec<_>>(), [(32_000, check)]);
+    }
+}

@@ -11,7 +11,7 @@ use super::netlink::Netlink;
 use super::port::NamespaceLock;
 use super::routes::{self, Route};
 use super::sysctl::{self, Changed};
-use super::{links, nft, rules, tun};
+use super::{conntrack, links, nft, rules, tun};
 use crate::device::host::{Entrances, Family, HostPlan, LinkError};
 
 /// Applied to the host; dropping it undoes it, and [`undo`](Self::undo) says what could not be undone.
@@ -89,8 +89,16 @@ impl HostState {
         } else if *entrances != self.plan.entrances {
             nft::change(&self.plan.entrances, entrances)?;
             self.plan.entrances = entrances.clone();
+        } else {
+            return Ok(());
         }
-        Ok(())
+        self.forget_stale_flows()
+    }
+
+    /// What the kernel remembers of UDP node ports must not outlast the rules it was made by.
+    fn forget_stale_flows(&self) -> Result<(), LinkError> {
+        conntrack::forget_stale(&self.plan.entrances.node_ports, &self.plan.node_port_vips)
+            .map_err(|error| LinkError::system("deleting the kernel's connections to node ports", error))
     }
 
     fn device_routes(&self) -> impl Iterator<Item = &Route> {
@@ -136,7 +144,7 @@ impl HostState {
             rules::add(netlink, family)
                 .map_err(|error| LinkError::system("adding the rule for marked packets", error))?;
         }
-        Ok(())
+        self.forget_stale_flows()
     }
 
     fn families(&self) -> Vec<Family> {
@@ -206,6 +214,8 @@ impl HostState {
         errors.extend(sysctl::restore(&self.changed));
         if self.filtered {
             errors.extend(nft::remove().err());
+            self.plan.entrances = Entrances::default();
+            errors.extend(self.forget_stale_flows().err());
         }
         if errors.is_empty() {
             errors.extend(forget(&self.plan));
