@@ -32,7 +32,7 @@ impl Index for FlowIndex {
     }
 
     fn contains(&self, flow: &FlowKey) -> bool {
-        self.contains(flow)
+        self.contains(self.hash(flow), flow)
     }
 
     fn insert(&self, _: FlowKey, indexed: Indexed) -> bool {
