@@ -145,6 +145,8 @@ fn settings() -> NodeSettings {
         source_vip_v6: std::net::Ipv6Addr::LOCALHOST,
         overlay_mtu: 1450,
         addresses: Vec::new(),
+        node_port_addrs: Vec::new(),
+        zone: None,
     }
 }
 
@@ -189,6 +191,7 @@ impl Size {
             ready: true,
             serving: true,
             terminating: false,
+            hints: None,
         }
     }
 }
@@ -219,7 +222,8 @@ fn name(service: u32) -> ObjectName {
 }
 
 fn service(number: u32) -> Service {
-    let ports = vec![ServicePort { name: "http".to_owned(), protocol: Protocol::TCP, port: 80 }];
+    let ports =
+        vec![ServicePort { name: "http".to_owned(), protocol: Protocol::TCP, port: 80, node_port: None }];
     let cluster_ips = vec![IpAddr::from(Ipv4Addr::from(CLUSTER_IPS + number))];
     Service { cluster_ips, ports, ..Service::default() }
 }

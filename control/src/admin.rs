@@ -10,6 +10,7 @@ pub mod histogram;
 mod limits;
 mod questions;
 mod routes;
+pub mod service_health;
 pub(crate) mod socket;
 
 use std::io;
@@ -20,6 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 pub use self::routes::details;
@@ -221,6 +223,7 @@ impl Admin {
     pub fn serve(self, readings: Arc<dyn Readings>) -> io::Result<Serving> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
+        let handle = runtime.handle().clone();
         let Self { metrics, health, socket } = self;
         let (serve_socket, file) = socket.split();
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
@@ -236,13 +239,13 @@ impl Admin {
                 let _ = stopped.await;
             });
         })?;
-        Ok(Serving { stop: Some(stop), thread: Some(thread), _file: Box::new(file) })
+        Ok(Serving { stop: Some(stop), thread: Some(thread), runtime: handle, _file: Box::new(file) })
     }
 }
 
 fn spawn_public(listener: TcpListener, router: Router) {
     match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => limits::spawn(listener, router, CONNECTION_LIFE),
+        Ok(listener) => drop(limits::spawn(listener, router, CONNECTION_LIFE)),
         Err(error) => tracing::error!("metrics or health are not served: {error}"),
     }
 }
@@ -251,7 +254,15 @@ fn spawn_public(listener: TcpListener, router: Router) {
 pub struct Serving {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    runtime: Handle,
     _file: Box<dyn Send>,
+}
+
+impl Serving {
+    /// Where others may have their listeners served, as long as this lives.
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
 }
 
 impl Drop for Serving {

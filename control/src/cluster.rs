@@ -133,6 +133,8 @@ pub struct Node {
     pub internal_ips: Vec<IpAddr>,
     /// Addresses of type ExternalIP, in order.
     pub external_ips: Vec<IpAddr>,
+    /// Its topology zone (label `topology.kubernetes.io/zone`).
+    pub zone: Option<String>,
     /// Whether it is being deleted, or the cluster autoscaler is about to.
     pub is_leaving: bool,
     /// flannel's annotations.
@@ -200,6 +202,23 @@ pub struct Service {
     pub affinity: Option<Duration>,
     /// Whether `internalTrafficPolicy` is Local.
     pub internal_local: bool,
+    /// How clients outside the cluster reach it, besides node ports.
+    pub exposure: Exposure,
+}
+
+/// How clients outside the cluster reach a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exposure {
+    /// Whether `externalTrafficPolicy` is Local.
+    pub local: bool,
+    /// `externalIPs`.
+    pub external_ips: Vec<IpAddr>,
+    /// Addresses of its load balancer whose packets arrive as they are (ipMode VIP).
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// `loadBalancerSourceRanges`: who may use those; of a family that has none, everybody.
+    pub source_ranges: Vec<IpNet>,
+    /// `healthCheckNodePort`, where a load balancer asks which nodes have endpoints.
+    pub health_check_port: Option<u16>,
 }
 
 /// One port of a Service.
@@ -212,6 +231,8 @@ pub struct ServicePort {
     pub protocol: Protocol,
     /// The VIP's port.
     pub port: u16,
+    /// The port of every node's own addresses.
+    pub node_port: Option<u16>,
 }
 
 /// SCTP (132), which Services may name and Windlass passes over.
@@ -255,6 +276,17 @@ pub struct Endpoint {
     pub serving: bool,
     /// Is going away.
     pub terminating: bool,
+    /// Whom it is meant for, where the slice says.
+    pub hints: Option<Box<Hints>>,
+}
+
+/// Whom an endpoint is meant for, as the control plane would have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hints {
+    /// Zones.
+    pub zones: Vec<String>,
+    /// Nodes.
+    pub nodes: Vec<String>,
 }
 
 /// What is known of flannel's configuration.

@@ -163,6 +163,8 @@ pub struct Config {
     pub pin: Pin,
     /// Whether the pods' host-side veths are to aggregate.
     pub tune_pods: bool,
+    /// Whether what pods send to addresses outside the cluster is masqueraded.
+    pub ip_masq: bool,
     /// Which ways to handle several packets at once may be used.
     pub offloads: Offloads,
     /// Failed checks that do not keep the node from running, by name.
@@ -267,6 +269,7 @@ impl Config {
             .unwrap_or_default(),
             pin: Pin::new(settings)?,
             tune_pods: yes(settings, "tune-pods")?,
+            ip_masq: yes_or_no(settings, "ip-masq")?.unwrap_or(true),
             offloads: Offloads {
                 device: !yes(settings, "no-tun-offload")?,
                 udp_send: !yes(settings, "no-gso")?,
@@ -325,12 +328,16 @@ fn all<T>(
 }
 
 fn yes(settings: &Settings, name: &'static str) -> Result<bool, ConfigError> {
+    Ok(yes_or_no(settings, name)?.unwrap_or(false))
+}
+
+fn yes_or_no(settings: &Settings, name: &'static str) -> Result<Option<bool>, ConfigError> {
     let parse = |text: &str| match text {
         "true" | "1" | "yes" => Some(true),
         "false" | "0" | "no" => Some(false),
         _ => None,
     };
-    Ok(one(settings, name, "true or false", parse)?.unwrap_or(false))
+    one(settings, name, "true or false", parse)
 }
 
 fn cidrs(settings: &Settings, name: &'static str) -> Result<Vec<IpNet>, ConfigError> {
@@ -433,7 +440,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 35] = [
+    const VALUES: [(&str, &str); 37] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),
@@ -464,6 +471,7 @@ mod tests {
         ("poll", "busy"),
         ("pin", "0,1"),
         ("tune-pods", "true"),
+        ("ip-masq", "false"),
         ("no-tun-offload", "true"),
         ("no-gso", "true"),
         ("no-gro", "true"),

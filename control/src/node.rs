@@ -61,6 +61,31 @@ pub struct NodeSettings {
     pub overlay_mtu: u32,
     /// Own addresses: the underlay's and those of the Node object.
     pub addresses: Vec<IpAddr>,
+    /// Where node ports are served: the node's primary address of each family.
+    pub node_port_addrs: Vec<IpAddr>,
+    /// The zone we are in.
+    pub zone: Option<String>,
+}
+
+impl NodeSettings {
+    /// The address that stands for this node's own at its node ports: the one after the source VIP. The host brings
+    /// their packets to it, and so into the overlay device.
+    pub fn node_port_vip(&self, ipv6: bool) -> IpAddr {
+        match ipv6 {
+            false => Ipv4Addr::from(u32::from(self.source_vip_v4).wrapping_add(1)).into(),
+            true => Ipv6Addr::from(u128::from(self.source_vip_v6).wrapping_add(1)).into(),
+        }
+    }
+
+    /// The source VIPs and the node ports' address, which nothing else may have.
+    pub fn reserved_addrs(&self) -> [IpAddr; 4] {
+        [
+            self.source_vip_v4.into(),
+            self.source_vip_v6.into(),
+            self.node_port_vip(false),
+            self.node_port_vip(true),
+        ]
+    }
 }
 
 /// Why this node cannot run.
@@ -200,6 +225,7 @@ pub fn resolve(
     addresses.extend(node.internal_ips.iter().chain(&node.external_ips));
     addresses.sort_unstable();
     addresses.dedup();
+    let node_port_addrs = node_port_addrs(node, &underlay);
     let settings = NodeSettings {
         node: config.node.clone(),
         vni,
@@ -214,10 +240,21 @@ pub fn resolve(
         source_vip_v6: config.source_vip_v6,
         overlay_mtu,
         addresses,
+        node_port_addrs,
+        zone: node.zone.clone(),
     };
     checks::check(state, &settings)?;
     problems.extend(checks::warnings(node, &settings));
     Ok((settings, problems))
+}
+
+/// The first InternalIP of each family, else the first ExternalIP, else the underlay address (kube-proxy's
+/// `--nodeport-addresses primary`).
+fn node_port_addrs(node: &Node, underlay: &[UnderlayChoice]) -> Vec<IpAddr> {
+    let all = node.internal_ips.iter().chain(&node.external_ips).copied();
+    let all: Vec<IpAddr> = all.chain(underlay.iter().map(|choice| choice.addr)).collect();
+    let first = |ipv6: bool| all.iter().copied().find(|addr| addr.is_ipv6() == ipv6);
+    first(false).into_iter().chain(first(true)).collect()
 }
 
 /// The VNI that this node is to use: the flag's, else net-conf.json's, else flannel's own.

@@ -27,7 +27,7 @@ pub use windows as platform;
 pub use config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode};
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{DeviceKeeper, PodTuning, cleanup, stay_on, usable_cpus};
-pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
+pub use host::{Entrances, Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
 #[cfg(target_os = "linux")]
 pub use linux::{DeviceKeeper, PodTuning, cleanup, stay_on, usable_cpus};
 #[cfg(windows)]
@@ -43,6 +43,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::packet::{Datagram, DatagramBatch, PacketBatch, PacketBuf, PacketPool};
+
+/// Whether this platform's [`HostState`] takes in what [`Entrances`] name: node ports and external addresses.
+pub const HAS_ENTRANCES: bool = cfg!(target_os = "linux");
 
 /// What became of a batch that was sent. Counts are wire-size segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -81,6 +81,8 @@ drop_reasons! {
     NoEndpoint = "no_endpoint",
     /// The service's traffic policy is Local and no endpoint is here.
     NoLocalEndpoint = "no_local_endpoint",
+    /// The client is in none of the service's loadBalancerSourceRanges.
+    SourceNotAllowed = "source_not_allowed",
     /// A protocol other than TCP, UDP and ICMP echo to a service address.
     UnsupportedProtocol = "unsupported_protocol",
     /// A later IP fragment whose first one did not come in time, so that nobody knows its flow; or a first fragment of an

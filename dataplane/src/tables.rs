@@ -25,5 +25,5 @@ pub use local::{Local, LocalVtep};
 pub use neighbor::NeighborTable;
 pub use publish::{Reader, Snapshots, Writer};
 pub use route::{NextHop, RouteTable};
-pub use service::{Service, ServiceTable, Vip, WhenEmpty};
+pub use service::{ClientAddress, Service, ServiceTable, Vip, VipKind, WhenEmpty};
 pub use snapshot::{ForwardingTables, TableSet};

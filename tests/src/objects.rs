@@ -81,10 +81,38 @@ impl Objects {
     /// # Errors
     /// When there is none.
     pub fn node_mut(&mut self, name: &str) -> Result<&mut Value> {
+        self.object_mut("Node", name)
+    }
+
+    /// The object of that kind and name, to be changed.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn object_mut(&mut self, kind: &str, name: &str) -> Result<&mut Value> {
         self.items
             .iter_mut()
-            .find(|item| item["kind"] == "Node" && item["metadata"]["name"] == name)
-            .with_context(|| format!("no Node {name}"))
+            .find(|item| item["kind"] == kind && item["metadata"]["name"] == name)
+            .with_context(|| format!("no {kind} {name}"))
+    }
+
+    /// Makes a Service reachable from outside the cluster: `spec` is put into its spec, TCP and UDP get the node
+    /// port, and a load balancer announces the addresses.
+    ///
+    /// # Errors
+    /// When there is no such Service.
+    pub fn expose(&mut self, name: &str, spec: Value, node_port: u16, balanced: &[IpAddr]) -> Result<()> {
+        let service = self.object_mut("Service", name)?;
+        service["spec"]["type"] = json!(if balanced.is_empty() { "NodePort" } else { "LoadBalancer" });
+        for (key, value) in spec.as_object().into_iter().flatten() {
+            service["spec"][key] = value.clone();
+        }
+        for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
+            port["nodePort"] = json!(node_port);
+        }
+        let ingress: Vec<Value> =
+            balanced.iter().map(|addr| json!({ "ip": addr, "ipMode": "VIP" })).collect();
+        service["status"] = json!({ "loadBalancer": { "ingress": ingress } });
+        Ok(())
     }
 
     /// Writes them as one `List` into that folder.

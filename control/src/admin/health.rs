@@ -46,12 +46,16 @@ async fn readyz(State(readings): State<Arc<dyn Readings>>) -> impl IntoResponse 
 
 /// While all is well, what is known is up to date, whenever it last changed.
 fn health(readings: &dyn Readings) -> (bool, Health) {
-    let programming = readings.programming();
-    let is_well = !programming.is_stuck && readings.illness().is_none();
+    let is_well = is_well(readings);
     let now = SystemTime::now();
-    let updated = if is_well { now } else { programming.applied_at };
+    let updated = if is_well { now } else { readings.programming().applied_at };
     let time = |at: SystemTime| Timestamp::try_from(at).unwrap_or_default().to_string();
     (is_well, Health { last_updated: time(updated), current_time: time(now), node_eligible: None })
+}
+
+/// Whether this node forwards and changes come through.
+pub(super) fn is_well(readings: &dyn Readings) -> bool {
+    !readings.programming().is_stuck && readings.illness().is_none()
 }
 
 /// The body, its keys in kube-proxy's order.

@@ -10,6 +10,7 @@ use axum::Router;
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 
 use super::MAX_CONNECTIONS;
@@ -31,14 +32,16 @@ impl Accept for tokio::net::TcpListener {
     }
 }
 
-/// Serves `router` on `listener`, each connection for at most `life`, until the runtime ends.
-pub(super) fn spawn<A: Accept>(listener: A, router: Router, life: Duration) {
+/// Serves `router` on `listener`, each connection for at most `life`, until the runtime ends or the task is
+/// aborted.
+pub(super) fn spawn<A: Accept>(listener: A, router: Router, life: Duration) -> AbortHandle {
     let limited = Limited { listener, life, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         if let Err(error) = axum::serve(limited, router).await {
             tracing::error!("the admin listener ended: {error}");
         }
     });
+    task.abort_handle()
 }
 
 struct Limited<A> {

@@ -65,7 +65,7 @@ mod unix {
         pub(in crate::admin) fn split(self) -> (impl FnOnce(Router) + Send, SocketFile) {
             let listener = self.listener;
             let serve = move |router| match tokio::net::UnixListener::from_std(listener) {
-                Ok(listener) => limits::spawn(listener, router, CONNECTION_LIFE),
+                Ok(listener) => drop(limits::spawn(listener, router, CONNECTION_LIFE)),
                 Err(error) => tracing::error!("the admin socket is not served: {error}"),
             };
             (serve, self.file)
@@ -153,7 +153,9 @@ mod windows {
         /// What to serve, to be called inside a runtime; nothing is left to remove.
         pub(in crate::admin) fn split(self) -> (impl FnOnce(Router) + Send, ()) {
             let serve = move |router| match make(&self.0, true) {
-                Ok(pipe) => limits::spawn(Listener { path: self.0, next: pipe }, router, CONNECTION_LIFE),
+                Ok(pipe) => {
+                    drop(limits::spawn(Listener { path: self.0, next: pipe }, router, CONNECTION_LIFE))
+                }
                 Err(error) => tracing::error!("the admin pipe is not served: {error}"),
             };
             (serve, ())

@@ -2,6 +2,7 @@
 
 mod drops;
 mod follow;
+mod health;
 pub(super) mod inspect;
 mod join;
 pub(super) mod platform;
@@ -28,6 +29,7 @@ use windlass_dataplane::tables::TableSet;
 
 use self::drops::DropLog;
 use self::follow::Followed;
+use self::health::HealthFollower;
 use self::inspect::Known;
 use self::platform::Running;
 use self::reload::Reload;
@@ -61,12 +63,16 @@ fn forward(config: &Config) -> anyhow::Result<()> {
     let mut running = start(config, &known, &update)?;
     followed.announce(&known.current());
     let saving = Saving::start(running.saved(config, known.clone())).context("cannot start a thread")?;
+    let known_to_health = known.clone();
     let mut reload = Reload::new(config, host, followed, compiler, known);
-    let admin = admin.serve(running.readings(reload.record())).context("cannot start the admin thread")?;
+    let readings = running.readings(reload.record());
+    let admin = admin.serve(Arc::clone(&readings) as _).context("cannot start the admin thread")?;
     tracing::info!(node = config.node, device = config.device, "forwarding");
+    let mut service_health = HealthFollower::new(known_to_health, readings, &admin);
     let mut drops = DropLog::default();
     let ended = signals.wait_while(reload::LOOK_EVERY, &wake, || {
         reload.look(&mut running);
+        service_health.look();
         running.reap();
         running.look_for_pods();
         drops.look(Instant::now(), |reason| running.dropped(reason));
@@ -78,7 +84,7 @@ fn forward(config: &Config) -> anyhow::Result<()> {
         None if is_ours => tracing::error!("a worker has ended: stopping"),
         None => {}
     }
-    drop(admin);
+    drop((service_health, admin));
     let stopped = running.stop();
     // Once no worker changes them any more.
     drop(saving);

@@ -115,17 +115,17 @@ pub(crate) fn services(rows: &[ServiceRow], wanted: &Wanted) -> String {
     let mut lines = Vec::new();
     for row in rows {
         let mut name = row.name.clone();
-        let mut vip = format!("{} {}", row.protocol, std::net::SocketAddr::new(row.addr, row.port));
+        let mut vip = vip(row);
+        let mut of_service = of_service(row);
         if row.backends.is_empty() {
             let what = if row.when_empty == "drop" { "drops" } else { "refuses" };
-            let note = format!("no endpoint in any EndpointSlice: {what} every packet");
+            of_service.push(format!("no endpoint in any EndpointSlice: {what} every packet"));
+            let note = of_service.join("; ");
             lines.push(vec![name, vip, "-".to_owned(), "none".to_owned(), "-".to_owned(), note]);
             continue;
         }
         for backend in &row.backends {
-            let affinity = row.affinity_seconds.filter(|_| !name.is_empty());
-            let stays = affinity.map(|seconds| format!("ClientIP affinity {seconds} s"));
-            let notes: Vec<_> = stays.into_iter().chain(backend.why.clone()).collect();
+            let notes: Vec<_> = of_service.drain(..).chain(backend.why.clone()).collect();
             lines.push(vec![
                 std::mem::take(&mut name),
                 std::mem::take(&mut vip),
@@ -137,6 +137,34 @@ pub(crate) fn services(rows: &[ServiceRow], wanted: &Wanted) -> String {
         }
     }
     columns(&["SERVICE", "VIP", "BACKEND", "STATE", "NODE", "NOTE"], lines, &wanted.no_service())
+}
+
+/// Where the service is reached, as clients name it.
+fn vip(row: &ServiceRow) -> String {
+    match row.kind.as_str() {
+        "node-port" => {
+            let family = if row.addr.is_ipv6() { " (IPv6)" } else { "" };
+            format!("{} node port {}{family}", row.protocol, row.port)
+        }
+        _ => format!("{} {}", row.protocol, std::net::SocketAddr::new(row.addr, row.port)),
+    }
+}
+
+/// What holds of the service whatever its backends.
+fn of_service(row: &ServiceRow) -> Vec<String> {
+    let mut notes = Vec::new();
+    if matches!(row.kind.as_str(), "external-ip" | "load-balancer") {
+        notes.push(row.kind.replace('-', " "));
+    }
+    notes.extend(row.affinity_seconds.map(|seconds| format!("ClientIP affinity {seconds} s")));
+    if !row.source_ranges.is_empty() {
+        notes.push(format!("only for clients in {}", list(&row.source_ranges)));
+    }
+    if let Some(backends) = &row.outside_backends {
+        let backends = if backends.is_empty() { "none".to_owned() } else { list(backends) };
+        notes.push(format!("clients outside the cluster: {backends} (externalTrafficPolicy Local)"));
+    }
+    notes
 }
 
 fn state(backend: &BackendRow) -> &'static str {

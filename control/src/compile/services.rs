@@ -1,15 +1,16 @@
-//! Services: which backends a VIP has, by kube-proxy's rules.
+//! Services: at which addresses they are reached, and how packets to each are treated, by kube-proxy's rules
+//! (Kubernetes, pkg/proxy/serviceport.go and pkg/proxy/nftables/proxier.go).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use windlass_dataplane::tables::{Draft, Service as TableService, Vip, WhenEmpty};
+use windlass_dataplane::tables::{ClientAddress, Draft, Service as TableService, Vip, VipKind};
 
 use super::claims::Claims;
-use crate::cluster::{
-    ClusterState, Endpoint, EndpointSlice, Node, ObjectName, Problem, SCTP, Service, ServicePort,
-};
+use super::endpoints::Endpoints;
+use crate::cluster::{ClusterState, EndpointSlice, Node, ObjectName, Problem, SCTP, Service, ServicePort};
 use crate::node::NodeSettings;
 
 /// Services with one of these labels belong to another proxy, or to nobody.
@@ -23,6 +24,7 @@ type Rank = (Option<i64>, ObjectName);
 pub(super) struct Services {
     /// The slices of each service, by the name of the service.
     slices: HashMap<ObjectName, Vec<(ObjectName, Arc<EndpointSlice>)>>,
+    /// Who claims each VIP; the address of a node port is unspecified.
     vips: Claims<Vip, Rank>,
     /// The services that want each address.
     wanted: Claims<IpAddr, ObjectName>,
@@ -46,17 +48,17 @@ impl Services {
     /// Notes that a service has changed.
     pub(super) fn changed(&mut self, name: &ObjectName, before: Option<&Service>, after: Option<&Service>) {
         self.pending.insert(name.clone());
-        for addr in before.into_iter().flat_map(|service| &service.cluster_ips) {
-            self.wanted.remove(addr, name);
+        for address in before.into_iter().flat_map(addresses) {
+            self.wanted.remove(&address.addr, name);
         }
-        for addr in after.into_iter().flat_map(|service| &service.cluster_ips) {
-            self.wanted.add(*addr, name.clone());
+        for address in after.into_iter().flat_map(addresses) {
+            self.wanted.add(address.addr, name.clone());
         }
-        for (service, vip) in before.into_iter().flat_map(wanted_vips) {
+        for (service, vip) in before.into_iter().flat_map(claims) {
             self.vips.remove(&vip, &rank(name, service));
             self.pend_claimants(vip);
         }
-        for (service, vip) in after.into_iter().flat_map(wanted_vips) {
+        for (service, vip) in after.into_iter().flat_map(claims) {
             self.pend_claimants(vip);
             self.vips.add(vip, rank(name, service));
         }
@@ -107,7 +109,7 @@ impl Services {
         self.pending.extend(names.cloned());
     }
 
-    /// Compiles the ClusterIPs of the services that changes bear on.
+    /// Compiles the services that changes bear on.
     pub(super) fn compile(&mut self, state: &ClusterState, settings: &NodeSettings, draft: &mut Draft) {
         let pending = std::mem::take(&mut self.pending);
         let before = pending.iter().filter_map(|name| self.outcomes.remove(name));
@@ -138,24 +140,38 @@ impl Services {
         let mut outcome = Outcome { created_at: service.created_at, ..Outcome::default() };
         outcome.has_sctp = service.ports.iter().any(|port| port.protocol == SCTP);
         let mut refuse = |text| outcome.problems.push(Problem::new(format!("Service {name}"), text));
-        for addr in &service.cluster_ips {
-            if let Err(reason) = self.may_be_vip(settings, *addr) {
-                refuse(format!("ClusterIP {addr} is passed over: {reason}"));
+        let mut addresses = addresses(service);
+        addresses.retain(|address| {
+            let verdict = self.may_be_vip(settings, *address);
+            verdict.map_err(|reason| refuse(format!("{address} is passed over: {reason}"))).is_ok()
+        });
+        let slices = self.slices.get(name).map_or(&[][..], Vec::as_slice);
+        for (port, ipv6) in served_ports(service).flat_map(|port| [(port, false), (port, true)]) {
+            let wanted = addresses.iter().filter(|address| address.addr.is_ipv6() == ipv6);
+            let wanted: Vec<_> =
+                wanted.filter_map(|address| address.claim(port).map(|claim| (*address, claim))).collect();
+            if wanted.is_empty() {
                 continue;
             }
-            for port in served_ports(service) {
-                let vip = Vip { addr: *addr, port: port.port, protocol: port.protocol };
+            let mut endpoints = Endpoints::of(settings, port, ipv6, slices);
+            for backend in endpoints.refuse_loops(settings) {
+                refuse(format!("endpoint {backend} is refused: it is inside the service CIDR"));
+            }
+            for (address, claim) in wanted {
+                let vip = Vip { addr: address.in_tables(settings), ..claim };
                 let taken = outcome.vips.contains(&vip);
                 if let Some((_, holder)) =
-                    self.vips.of(&vip).first().filter(|(_, holder)| taken || holder != name)
+                    self.vips.of(&claim).first().filter(|(_, holder)| taken || holder != name)
                 {
                     refuse(format!(
-                        "{vip} is passed over: {} has it, and is older",
-                        label_of(state, holder, vip)
+                        "{} is passed over: {} has it, and is older",
+                        address.claimed(claim),
+                        label_of(state, holder, claim)
                     ));
                     continue;
                 }
-                draft.insert_service(self.port(settings, name, service, port, vip, &mut refuse));
+                let compiled = TableService::new(label(name, port), vip, Vec::new());
+                draft.insert_service(reached_at(address, service, &endpoints, compiled));
                 outcome.vips.push(vip);
             }
         }
@@ -179,9 +195,21 @@ impl Services {
         problems
     }
 
-    fn may_be_vip(&self, settings: &NodeSettings, addr: IpAddr) -> Result<(), String> {
+    /// No service takes what nodes, pods and other services are sent (E7).
+    fn may_be_vip(&self, settings: &NodeSettings, address: Address) -> Result<(), String> {
+        let Address { kind, addr } = address;
+        if kind == VipKind::NodePort {
+            return Ok(());
+        }
         if let Some(cidr) = settings.cluster_cidrs.iter().find(|cidr| cidr.contains(&addr)) {
             return Err(format!("it is inside the cluster CIDR {cidr}"));
+        }
+        let service_cidr = settings.service_cidrs.iter().find(|cidr| cidr.contains(&addr));
+        if let Some(cidr) = service_cidr.filter(|_| kind != VipKind::ClusterIp) {
+            return Err(format!("it is inside the service CIDR {cidr}"));
+        }
+        if settings.reserved_addrs().contains(&addr) {
+            return Err("it is this node's source VIP, or the one after it".to_owned());
         }
         if settings.addresses.contains(&addr) {
             return Err("it is an address of this node".to_owned());
@@ -191,37 +219,96 @@ impl Services {
             None => Ok(()),
         }
     }
+}
 
-    /// One port of one ClusterIP.
-    fn port(
-        &self,
-        settings: &NodeSettings,
-        name: &ObjectName,
-        service: &Service,
-        port: &ServicePort,
-        vip: Vip,
-        refuse: &mut impl FnMut(String),
-    ) -> TableService {
-        let mut endpoints = endpoints(settings, port, vip, self.slices.get(name).map_or(&[], Vec::as_slice));
-        endpoints.retain(|backend, _| {
-            let loops = settings.service_cidrs.iter().any(|cidr| cidr.contains(&backend.ip()));
-            if loops {
-                refuse(format!("endpoint {backend} is refused: it is inside the service CIDR"));
-            }
-            !loops
-        });
-        let chosen =
-            choose(endpoints.iter().filter(|(_, endpoint)| endpoint.local || !service.internal_local));
-        let only_remote = chosen.is_empty() && !choose(endpoints.iter()).is_empty();
-        let drains = |(backend, endpoint): &(&SocketAddr, &Merged)| {
-            endpoint.serving && chosen.binary_search(backend).is_err()
+/// An address at which a service wants to be reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Address {
+    kind: VipKind,
+    /// Unspecified for node ports, which are ports of whatever addresses the node has.
+    addr: IpAddr,
+}
+
+impl Address {
+    /// What a port of it is claimed as, among all services.
+    fn claim(self, port: &ServicePort) -> Option<Vip> {
+        let number = if self.kind == VipKind::NodePort { port.node_port? } else { port.port };
+        Some(Vip { addr: self.addr, port: number, protocol: port.protocol })
+    }
+
+    /// A claim in words.
+    fn claimed(self, claim: Vip) -> String {
+        match self.kind {
+            VipKind::NodePort => format!("node port {} {}", claim.protocol, claim.port),
+            _ => claim.to_string(),
+        }
+    }
+
+    /// The address it has in the tables.
+    fn in_tables(self, settings: &NodeSettings) -> IpAddr {
+        if self.kind == VipKind::NodePort { settings.node_port_vip(self.addr.is_ipv6()) } else { self.addr }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            VipKind::ClusterIp => "ClusterIP",
+            VipKind::NodePort => "NodePort",
+            VipKind::ExternalIp => "external IP",
+            VipKind::LoadBalancer => "load-balancer address",
         };
-        let draining = endpoints.iter().filter(drains).map(|(backend, _)| *backend).collect();
-        let mut compiled = TableService::new(label(name, port), vip, chosen);
-        compiled.draining = draining;
-        compiled.affinity = service.affinity;
-        compiled.when_empty = if only_remote { WhenEmpty::Drop } else { WhenEmpty::Reject };
-        compiled
+        write!(f, "{kind} {}", self.addr)
+    }
+}
+
+/// All addresses of a service, of the families it has ClusterIPs of. An address that its load balancer has too is
+/// guarded by the source ranges.
+fn addresses(service: &Service) -> Vec<Address> {
+    let exposure = &service.exposure;
+    let of = |kind, addrs: &[IpAddr]| -> Vec<Address> {
+        addrs.iter().map(|addr| Address { kind, addr: *addr }).collect()
+    };
+    let is_served = |addr: &IpAddr| service.cluster_ips.iter().any(|own| own.is_ipv6() == addr.is_ipv6());
+    let balanced = &exposure.load_balancer_ips;
+    let external = exposure.external_ips.iter().copied().filter(|addr| !balanced.contains(addr));
+    let mut outside = of(VipKind::LoadBalancer, balanced);
+    outside.extend(of(VipKind::ExternalIp, &external.collect::<Vec<_>>()));
+    outside.extend(of(VipKind::NodePort, &[Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]));
+    outside.retain(|address| is_served(&address.addr));
+    [of(VipKind::ClusterIp, &service.cluster_ips), outside].concat()
+}
+
+/// One port of one address, with the backends and the treatment that the traffic policy of its kind gives it.
+/// `compiled` has name and VIP.
+fn reached_at(
+    address: Address,
+    service: &Service,
+    endpoints: &Endpoints,
+    mut compiled: TableService,
+) -> TableService {
+    compiled.affinity = service.affinity;
+    compiled.kind = address.kind;
+    let exposure = &service.exposure;
+    if address.kind == VipKind::LoadBalancer {
+        let ranges = exposure.source_ranges.iter().copied();
+        compiled.source_ranges =
+            ranges.filter(|range| range.addr().is_ipv6() == address.addr.is_ipv6()).collect();
+    }
+    match address.kind {
+        VipKind::ClusterIp if service.internal_local => endpoints.local().give(compiled),
+        VipKind::ClusterIp => endpoints.cluster().give(compiled),
+        _ if exposure.local => {
+            let mut kept = compiled.clone();
+            kept.client_address = ClientAddress::Kept;
+            compiled.outside = Some(Arc::new(endpoints.local().give(kept)));
+            // Pods and this node would not find a load balancer's way to the right node: for them it is a ClusterIP.
+            endpoints.cluster().give(compiled)
+        }
+        _ => {
+            compiled.client_address = ClientAddress::Translated;
+            endpoints.cluster().give(compiled)
+        }
     }
 }
 
@@ -237,12 +324,11 @@ fn served_ports(service: &Service) -> impl Iterator<Item = &ServicePort> {
     service.ports.iter().filter(|port| port.protocol != SCTP)
 }
 
-/// The VIPs that a service would have if nobody else wanted them and we might serve them, each beside it.
-fn wanted_vips(service: &Service) -> impl Iterator<Item = (&Service, Vip)> {
-    let addrs = service.cluster_ips.iter().filter(|_| is_ours(service));
-    addrs.flat_map(move |addr| {
-        served_ports(service)
-            .map(move |port| (service, Vip { addr: *addr, port: port.port, protocol: port.protocol }))
+/// The claims that a service makes, each beside it.
+fn claims(service: &Service) -> impl Iterator<Item = (&Service, Vip)> {
+    let addresses = if is_ours(service) { addresses(service) } else { Vec::new() };
+    addresses.into_iter().flat_map(move |address| {
+        served_ports(service).filter_map(move |port| address.claim(port).map(|claim| (service, claim)))
     })
 }
 
@@ -258,12 +344,14 @@ fn label(name: &ObjectName, port: &ServicePort) -> String {
     }
 }
 
-/// What the service `name` calls the port behind `vip`.
+/// What the service `name` calls the port that it claims as `vip`.
 fn label_of(state: &ClusterState, name: &ObjectName, vip: Vip) -> String {
     let service = state.services.get(name);
     let mut ports = service.iter().flat_map(|service| served_ports(service));
+    let number =
+        |port: &ServicePort| if vip.addr.is_unspecified() { port.node_port } else { Some(port.port) };
     ports
-        .find(|port| port.port == vip.port && port.protocol == vip.protocol)
+        .find(|port| number(port) == Some(vip.port) && port.protocol == vip.protocol)
         .map_or_else(String::new, |port| label(name, port))
 }
 
@@ -275,52 +363,5 @@ fn node_addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
     node.internal_ips.iter().chain(&node.external_ips).copied().chain(announced.into_iter().flatten())
 }
 
-/// What is known of one backend address: the best that any slice says of it (F5).
-#[derive(Clone, Copy, Default)]
-struct Merged {
-    ready: bool,
-    serving: bool,
-    terminating: bool,
-    local: bool,
-}
-
-fn endpoints(
-    settings: &NodeSettings,
-    port: &ServicePort,
-    vip: Vip,
-    slices: &[(ObjectName, Arc<EndpointSlice>)],
-) -> BTreeMap<SocketAddr, Merged> {
-    let mut merged: BTreeMap<SocketAddr, Merged> = BTreeMap::new();
-    for (_, slice) in slices.iter().filter(|(_, slice)| slice.ipv6 == vip.addr.is_ipv6()) {
-        let of_port = |number: &&crate::cluster::EndpointPort| {
-            number.name == port.name && number.protocol == port.protocol
-        };
-        for number in slice.ports.iter().filter(of_port) {
-            for endpoint in &slice.endpoints {
-                let entry = merged.entry(SocketAddr::new(endpoint.addr, number.port)).or_default();
-                merge(entry, endpoint, settings);
-            }
-        }
-    }
-    merged
-}
-
-fn merge(entry: &mut Merged, endpoint: &Endpoint, settings: &NodeSettings) {
-    entry.ready |= endpoint.ready;
-    entry.serving |= endpoint.serving;
-    entry.terminating |= endpoint.terminating;
-    entry.local |= endpoint.node.as_ref() == Some(&settings.node);
-}
-
-/// The ready ones, or else those that serve while they terminate (F4).
-fn choose<'a>(endpoints: impl Iterator<Item = (&'a SocketAddr, &'a Merged)> + Clone) -> Vec<SocketAddr> {
-    let ready: Vec<_> =
-        endpoints.clone().filter(|(_, endpoint)| endpoint.ready).map(|(backend, _)| *backend).collect();
-    if !ready.is_empty() {
-        return ready;
-    }
-    endpoints
-        .filter(|(_, endpoint)| endpoint.serving && endpoint.terminating)
-        .map(|(backend, _)| *backend)
-        .collect()
-}
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use windlass_dataplane::wire::ethernet::Mac;
 use windlass_dataplane::wire::flow::{Protocol, Vip};
 use windlass_dataplane::wire::vxlan::Vni;
 
+pub(super) use super::Compiled;
 use super::*;
 use crate::cluster::{Announcement, Endpoint, EndpointSlice, ObjectName};
 use crate::node::UnderlayChoice;
@@ -14,11 +15,11 @@ use crate::source::manifests::load_text;
 const EXAMPLE: &str = include_str!("../../examples/worked-example.yaml");
 const PEER_MAC: &str = "00:15:5d:3c:3e:3c";
 
-fn example() -> ClusterState {
+pub(super) fn example() -> ClusterState {
     load_text("worked-example.yaml", EXAMPLE, "flannel.alpha.coreos.com").unwrap().state
 }
 
-fn settings() -> NodeSettings {
+pub(super) fn settings() -> NodeSettings {
     NodeSettings {
         node: "node-a".into(),
         vni: vni(),
@@ -33,6 +34,8 @@ fn settings() -> NodeSettings {
         source_vip_v6: "fd77:6e64:6c61:7373::1".parse().unwrap(),
         overlay_mtu: 1450,
         addresses: vec![ip("192.168.1.40")],
+        node_port_addrs: vec![ip("192.168.1.40")],
+        zone: None,
     }
 }
 
@@ -40,11 +43,11 @@ fn vni() -> Vni {
     Vni::new(4096).unwrap()
 }
 
-fn ip(text: &str) -> IpAddr {
+pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn net(text: &str) -> IpNet {
+pub(super) fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -52,11 +55,11 @@ fn mac(text: &str) -> Mac {
     text.parse().unwrap()
 }
 
-fn service<'a>(compiled: &'a Compiled, addr: &str, port: u16, protocol: Protocol) -> &'a Service {
+pub(super) fn service<'a>(compiled: &'a Compiled, addr: &str, port: u16, protocol: Protocol) -> &'a Service {
     compiled.tables.services.lookup(Vip { addr: ip(addr), port, protocol }).unwrap()
 }
 
-fn backends(service: &Service) -> Vec<String> {
+pub(super) fn backends(service: &Service) -> Vec<String> {
     service.backends.iter().map(ToString::to_string).collect()
 }
 
@@ -64,7 +67,7 @@ fn draining(service: &Service) -> Vec<String> {
     service.draining.iter().map(ToString::to_string).collect()
 }
 
-fn edited(edit: impl FnOnce(&mut ClusterState)) -> Compiled {
+pub(super) fn edited(edit: impl FnOnce(&mut ClusterState)) -> Compiled {
     let mut state = example();
     edit(&mut state);
     compile(&state, &settings())
@@ -74,15 +77,19 @@ fn peer(state: &mut ClusterState) -> &mut crate::cluster::Node {
     Arc::make_mut(state.nodes.get_mut("node-b").unwrap())
 }
 
-fn web(state: &mut ClusterState) -> &mut crate::cluster::Service {
+pub(super) fn web(state: &mut ClusterState) -> &mut crate::cluster::Service {
     Arc::make_mut(state.services.get_mut(&ObjectName::new("default", "web")).unwrap())
 }
 
 fn web_slice(state: &mut ClusterState) -> &mut EndpointSlice {
-    Arc::make_mut(state.endpoint_slices.get_mut(&ObjectName::new("default", "web-m4c9d")).unwrap())
+    slice_of(state, "web-m4c9d")
 }
 
-fn problem(compiled: &Compiled) -> String {
+pub(super) fn slice_of<'a>(state: &'a mut ClusterState, name: &str) -> &'a mut EndpointSlice {
+    Arc::make_mut(state.endpoint_slices.get_mut(&ObjectName::new("default", name)).unwrap())
+}
+
+pub(super) fn problem(compiled: &Compiled) -> String {
     let texts: Vec<_> = compiled.problems.iter().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 1, "{texts:?}");
     texts[0].clone()

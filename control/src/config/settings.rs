@@ -145,6 +145,11 @@ pub struct SettingsArgs {
         default_missing_value = "true", hide_env_values = true)]
     tune_pods: Option<String>,
 
+    /// Masquerade what pods send to addresses outside the cluster, as flannel does [default: true]
+    #[arg(long, env = "WINDLASS_IP_MASQ", value_name = "BOOL", num_args = 0..=1,
+        default_missing_value = "true", hide_env_values = true)]
+    ip_masq: Option<String>,
+
     /// Exchange no superpackets with the overlay device [default: false]
     #[arg(long, env = "WINDLASS_NO_TUN_OFFLOAD", value_name = "BOOL", num_args = 0..=1,
         default_missing_value = "true", hide_env_values = true)]
@@ -175,7 +180,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 36] = [
+pub const NAMES: [&str; 38] = [
     "manifests",
     "kubeconfig",
     "wait",
@@ -206,6 +211,7 @@ pub const NAMES: [&str; 36] = [
     "poll",
     "pin",
     "tune-pods",
+    "ip-masq",
     "no-tun-offload",
     "no-gso",
     "no-gro",

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use windlass_dataplane::tables::{ForwardingTables, NextHop, Service, Vip};
+use windlass_dataplane::tables::{ClientAddress, ForwardingTables, NextHop, Service, Vip, VipKind};
 
 use super::Origin;
 use super::rows::{BackendRow, BackendState};
@@ -12,8 +12,9 @@ use crate::cluster::{self, ClusterState, Endpoint, EndpointSlice, ObjectName, Se
 
 type Named<'a> = (&'a ObjectName, &'a cluster::Service);
 
-/// Services by ClusterIP and EndpointSlices by service, so that many services are explained in one go.
+/// Services by address and EndpointSlices by service, so that many services are explained in one go.
 pub struct Index<'a> {
+    state: &'a ClusterState,
     services: HashMap<IpAddr, Vec<Named<'a>>>,
     slices: HashMap<(&'a str, &'a str), Vec<(&'a ObjectName, &'a EndpointSlice)>>,
 }
@@ -21,9 +22,11 @@ pub struct Index<'a> {
 impl<'a> Index<'a> {
     /// The index of a cluster.
     pub fn new(state: &'a ClusterState) -> Self {
-        let mut index = Self { services: HashMap::new(), slices: HashMap::new() };
+        let mut index = Self { state, services: HashMap::new(), slices: HashMap::new() };
         for (name, service) in &state.services {
-            for addr in &service.cluster_ips {
+            let exposure = &service.exposure;
+            let addrs = service.cluster_ips.iter().chain(&exposure.external_ips);
+            for addr in addrs.chain(&exposure.load_balancer_ips) {
                 index.services.entry(*addr).or_default().push((name, service));
             }
         }
@@ -36,20 +39,22 @@ impl<'a> Index<'a> {
         index
     }
 
-    /// The Service objects that have this ClusterIP, whether or not they are served.
+    /// The Service objects that have this address, whether or not they are served there.
     pub fn services(&self, addr: IpAddr) -> &[Named<'a>] {
         self.services.get(&addr).map_or(&[], Vec::as_slice)
     }
 
+    /// The object and its port that a service of the tables was compiled from, by its name.
     fn port(&self, service: &Service) -> Option<(&'a ObjectName, &'a cluster::Service, &'a ServicePort)> {
-        self.services(service.vip.addr).iter().find_map(|(name, object)| {
-            let of_vip = |port: &&ServicePort| {
-                port.port == service.vip.port
-                    && port.protocol == service.vip.protocol
-                    && service.name.starts_with(&format!("{name}:"))
-            };
-            object.ports.iter().find(of_vip).map(|port| (*name, *object, port))
-        })
+        let (name, port) = service.name.rsplit_once(':')?;
+        let (namespace, name) = name.split_once('/')?;
+        let (name, object) = self.state.services.get_key_value(&ObjectName::new(namespace, name))?;
+        let is_it = |known: &&ServicePort| {
+            let is_named =
+                if known.name.is_empty() { known.port.to_string() == port } else { known.name == port };
+            is_named && known.protocol == service.vip.protocol
+        };
+        object.ports.iter().find(is_it).map(|port| (name, &**object, port))
     }
 }
 
@@ -80,7 +85,13 @@ pub fn backends(
             add(&mut known, slice, port, service.vip);
         }
     }
-    let only_local = found.is_some_and(|(_, object, _)| object.internal_local);
+    let only_local = match (service.kind, service.client_address) {
+        (VipKind::ClusterIp, _) if found.is_some_and(|(_, object, _)| object.internal_local) => {
+            Some("internalTrafficPolicy")
+        }
+        (_, ClientAddress::Kept) => Some("externalTrafficPolicy"),
+        _ => None,
+    };
     let row = |(addr, known): (SocketAddr, Known)| {
         let state = state_of(service, addr);
         let because = because(state, &known, only_local, origin, addr);
@@ -126,17 +137,20 @@ fn state_of(service: &Service, addr: SocketAddr) -> BackendState {
 fn because(
     state: BackendState,
     known: &Known,
-    only_local: bool,
+    only_local: Option<&'static str>,
     origin: &Origin,
     addr: SocketAddr,
 ) -> Option<String> {
-    let elsewhere = only_local && known.node.as_ref() != Some(&origin.settings.node);
+    let elsewhere = only_local.filter(|_| known.node.as_ref() != Some(&origin.settings.node));
+    if let Some(policy) = elsewhere.filter(|_| state != BackendState::Ready) {
+        return Some(format!("not on this node, and {policy} is Local"));
+    }
     let text = match state {
         BackendState::Ready if known.terminating && !known.ready => {
             "terminating but serving: taken since no other is ready"
         }
         BackendState::Ready => return None,
-        _ if elsewhere => "not on this node, and internalTrafficPolicy is Local",
+        BackendState::Draining if known.ready => "ready, but its hints mean it for other nodes or zones",
         BackendState::Draining if known.terminating => "terminating: keeps the flows it has",
         BackendState::Draining => "serving but not ready: keeps the flows it has",
         BackendState::Out if known.terminating => "terminating and no longer serving",

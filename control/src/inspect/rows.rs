@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use windlass_dataplane::drop_reason::DropReason;
-use windlass_dataplane::tables::{ForwardingTables, NextHop, WhenEmpty};
+use windlass_dataplane::tables::{ForwardingTables, NextHop, VipKind, WhenEmpty};
 use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::vxlan::Vni;
 
@@ -61,10 +61,16 @@ pub struct ServiceRow {
     pub name: String,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// The ClusterIP.
+    /// The address; of a node port the one that stands for this node's own.
     pub addr: IpAddr,
     /// The VIP's port.
     pub port: u16,
+    /// `cluster-ip`, `node-port`, `external-ip` or `load-balancer`.
+    pub kind: String,
+    /// Who may open flows (loadBalancerSourceRanges); empty for everybody.
+    pub source_ranges: Vec<IpNet>,
+    /// With externalTrafficPolicy Local: who gets the flows of clients outside the cluster, and sees their addresses.
+    pub outside_backends: Option<Vec<SocketAddr>>,
     /// How long ClientIP affinity lasts, in seconds.
     pub affinity_seconds: Option<u64>,
     /// What happens without a ready backend: `reject` or `drop`.
@@ -254,6 +260,16 @@ fn routes(tables: &ForwardingTables) -> Vec<RouteRow> {
     tables.routes().iter().map(row).collect()
 }
 
+/// The name of a kind of address.
+pub(super) fn kind(kind: VipKind) -> &'static str {
+    match kind {
+        VipKind::ClusterIp => "cluster-ip",
+        VipKind::NodePort => "node-port",
+        VipKind::ExternalIp => "external-ip",
+        VipKind::LoadBalancer => "load-balancer",
+    }
+}
+
 fn services(tables: &ForwardingTables, origin: &Origin) -> Vec<ServiceRow> {
     let index = explain::Index::new(&origin.state);
     let mut services: Vec<_> = tables.services().iter().collect();
@@ -263,6 +279,9 @@ fn services(tables: &ForwardingTables, origin: &Origin) -> Vec<ServiceRow> {
         protocol: service.vip.protocol.to_string(),
         addr: service.vip.addr,
         port: service.vip.port,
+        kind: kind(service.kind).to_owned(),
+        source_ranges: service.source_ranges.clone(),
+        outside_backends: service.outside.as_ref().map(|outside| outside.backends.clone()),
         affinity_seconds: service.affinity.map(|lasts| lasts.as_secs()),
         when_empty: match service.when_empty {
             WhenEmpty::Reject => "reject".to_owned(),

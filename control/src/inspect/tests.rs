@@ -10,7 +10,7 @@ use super::connections::{Connections, Filter};
 use super::rows::{BackendState, Tables};
 use super::trace::{Arrival, End, Report, Request, trace};
 use super::*;
-use crate::cluster::Announcement;
+use crate::cluster::{Announcement, ObjectName};
 use crate::compile::compile;
 use crate::config::{Config, settings};
 use crate::node::{UnknownHost, resolve};
@@ -93,6 +93,53 @@ fn a_flow_to_a_remote_backend_is_told_from_service_to_outer_header_and_back() {
     let client = flow.split_whitespace().nth(1).unwrap();
     assert!(reply.steps[3].text.contains(&format!("10.106.228.152:80 > {client}")), "{reply:#?}");
     assert_eq!(reply.end, End::Sent);
+}
+
+/// The example's web service on node port 30080 and at a load balancer's address, with policy Local.
+fn exposed(edit: impl FnOnce(&mut crate::cluster::Service)) -> Inspection {
+    node(|state| {
+        let web = state.services.get_mut(&ObjectName::new("default", "web")).unwrap();
+        let web = Arc::make_mut(web);
+        web.ports[0].node_port = Some(30_080);
+        web.exposure.local = true;
+        web.exposure.load_balancer_ips = vec!["203.0.113.5".parse().unwrap()];
+        edit(web);
+    })
+}
+
+#[test]
+fn a_node_port_is_traced_as_its_client_addresses_it() {
+    let node = exposed(|_| ());
+    let report = asks(&node, "tcp 198.51.100.9:40000 > 192.168.1.40:30080");
+    assert_eq!(steps(&report)[..3], ["host", "service", "backend"]);
+    let text: Vec<_> = report.forward.steps.iter().map(|row| row.text.as_str()).collect();
+    assert!(text[0].contains("its node port 30080 is sent to 169.254.77.2"), "{}", text[0]);
+    assert!(
+        text[1].contains("(node-port): 1 ready on this node, which see the client's address"),
+        "{}",
+        text[1]
+    );
+    assert_eq!(report.forward.end, End::Sent);
+    let reply = report.reply.unwrap();
+    assert!(
+        reply.steps.iter().any(|row| row.text.contains("169.254.77.2:30080 > 198.51.100.9:40000")),
+        "{reply:#?}"
+    );
+    let elsewhere = asks(&node, "tcp 198.51.100.9:40000 > 192.168.1.40:30081");
+    assert_eq!(elsewhere.forward.reason.as_deref(), Some("outside_overlay"), "the host's own");
+}
+
+#[test]
+fn external_entries_say_their_kind_their_guards_and_who_gets_what() {
+    let node = exposed(|web| web.exposure.source_ranges = vec!["198.51.100.0/24".parse().unwrap()]);
+    let denied = asks(&node, "tcp 203.0.113.9:40000 > 203.0.113.5:80");
+    says(&denied, DropReason::SourceNotAllowed, "loadBalancerSourceRanges are 198.51.100.0/24");
+    let rows = rows::Tables::of(&node).services;
+    let balanced = rows.iter().find(|row| row.kind == "load-balancer").unwrap();
+    assert_eq!(balanced.outside_backends, Some(vec!["10.244.0.14:8080".parse().unwrap()]));
+    assert_eq!((balanced.backends.len(), balanced.source_ranges.len()), (2, 1));
+    assert!(balanced.backends.iter().all(|backend| backend.why.is_none()), "{balanced:#?}");
+    assert!(rows.iter().any(|row| (row.kind.as_str(), row.port) == ("node-port", 30_080)));
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub struct Way {
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepRow {
-    /// `admission`, `connection`, `service`, `backend`, `translation`, `route`, `neighbor`, `fdb` or `outer`.
+    /// `host`, `admission`, `connection`, `service`, `backend`, `translation`, `route`, `neighbor`, `fdb` or `outer`.
     pub step: String,
     /// The table entry used, and what it means.
     pub text: String,
@@ -121,7 +121,7 @@ pub fn trace(node: &Inspection, request: &Request) -> Result<Report, TraceError>
     let bytes = request.hex.as_deref().map(packet::from_hex).transpose()?;
     let tracer = Tracer { node, connections: &node.connections };
     let walked = match (&request.arrival, &request.flow, bytes) {
-        (None, Some(flow), None) => tracer.enter_overlay(&packet::parse(flow)?, &Related::Nothing),
+        (None, Some(flow), None) => tracer.enter_host(packet::parse(flow)?),
         (None, None, Some(bytes)) => tracer.enter_overlay_bytes(&bytes),
         (Some(arrival), Some(flow), None) => {
             let inner = packet::parse(flow)?;

@@ -98,14 +98,18 @@ fn underlay_outside_overlay(settings: &NodeSettings) -> Result<(), NodeError> {
 }
 
 fn source_vips(settings: &NodeSettings) -> Result<(), NodeError> {
-    for addr in [IpAddr::V4(settings.source_vip_v4), IpAddr::V6(settings.source_vip_v6)] {
+    let [source_v4, source_v6, ..] = settings.reserved_addrs();
+    for addr in settings.reserved_addrs() {
         let cidrs = settings.cluster_cidrs.iter().chain(&settings.service_cidrs).chain(&settings.pod_cidrs);
         let range = cidrs.copied().find(|cidr| cidr.contains(&addr)).map(|cidr| cidr.to_string());
         let own =
             settings.addresses.iter().find(|own| **own == addr).map(|_| "an address of this node".to_owned());
         if let Some(second) = range.or(own) {
             return Err(NodeError::Overlap {
-                first: format!("source VIP {addr}"),
+                first: match addr == source_v4 || addr == source_v6 {
+                    true => format!("source VIP {addr}"),
+                    false => format!("{addr}, which follows the source VIP and stands for node ports,"),
+                },
                 second,
                 remedy: "give one that nothing else uses with --source-vip, like 169.254.77.1".to_owned(),
             });

@@ -6,8 +6,9 @@ use ipnet::IpNet;
 
 use crate::node::NodeSettings;
 
-/// The file's text. The plugin refuses a file that lacks a key.
-pub fn subnet_env(settings: &NodeSettings) -> String {
+/// The file's text. The plugin refuses a file that lacks a key. It lets the `bridge` plugin masquerade pods unless
+/// `ip_masq` says that we do.
+pub fn subnet_env(settings: &NodeSettings, ip_masq: bool) -> String {
     let mut text = String::new();
     for (ipv6, name) in [(false, ""), (true, "IPV6_")] {
         let own = settings.pod_cidrs.iter().find(|cidr| cidr.addr().is_ipv6() == ipv6);
@@ -21,7 +22,7 @@ pub fn subnet_env(settings: &NodeSettings) -> String {
         text += &format!("FLANNEL_{name}NETWORK={}\n", cluster.join(","));
         text += &format!("FLANNEL_{name}SUBNET={}/{}\n", first_usable(own), own.prefix_len());
     }
-    text + &format!("FLANNEL_MTU={}\nFLANNEL_IPMASQ=true\n", settings.overlay_mtu)
+    text + &format!("FLANNEL_MTU={}\nFLANNEL_IPMASQ={ip_masq}\n", settings.overlay_mtu)
 }
 
 /// The address after the network's own, which the plugin gives to the bridge.

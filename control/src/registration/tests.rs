@@ -89,7 +89,11 @@ fn subnet_env_has_every_key_that_the_plugin_wants() {
     let expected = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
                     FLANNEL_IPV6_NETWORK=fd00:244::/48\nFLANNEL_IPV6_SUBNET=fd00:244:0:1::1/64\n\
                     FLANNEL_MTU=1430\nFLANNEL_IPMASQ=true\n";
-    assert_eq!(subnet_env(&settings), expected);
+    assert_eq!(subnet_env(&settings, true), expected);
+    assert!(
+        subnet_env(&settings, false).ends_with("FLANNEL_IPMASQ=false\n"),
+        "the bridge plugin masquerades"
+    );
 }
 
 #[test]
@@ -152,7 +156,7 @@ fn a_node_without_ipv6_pods_announces_no_ipv6() {
     let (state, settings) = registered(state(&text), made);
     let annotations = annotations(PREFIX, &state.nodes["n1"], &settings);
     assert!(annotations.keys().all(|name| !name.contains("v6")), "{annotations:?}");
-    assert!(!subnet_env(&settings).contains("IPV6"));
+    assert!(!subnet_env(&settings, true).contains("IPV6"));
 }
 
 #[test]

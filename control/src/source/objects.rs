@@ -12,7 +12,8 @@ use windlass_dataplane::wire::flow::Protocol;
 
 use super::flannel;
 use crate::cluster::{
-    Endpoint, EndpointPort, EndpointSlice, NetConf, Node, SCTP, Service, ServicePort, parse_cidr,
+    Endpoint, EndpointPort, EndpointSlice, Exposure, Hints, NetConf, Node, SCTP, Service, ServicePort,
+    parse_cidr,
 };
 
 /// How long ClientIP affinity lasts where a Service does not say: three hours.
@@ -20,6 +21,9 @@ const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
 
 /// The label by which an EndpointSlice names its Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// The label of a node's zone.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// The taint of nodes that the cluster autoscaler is about to delete (KEP-3836).
 const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
@@ -57,6 +61,7 @@ pub fn node(node: &core::Node, prefix: &str, mut refuse: impl FnMut(String)) -> 
         pod_cidrs,
         internal_ips,
         external_ips,
+        zone: node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE_LABEL)).cloned(),
         is_leaving: is_tainted || node.metadata.deletion_timestamp.is_some(),
         flannel: flannel::annotations(&annotations, prefix, refuse),
     })
@@ -72,17 +77,17 @@ pub fn service(service: &core::Service) -> Result<Service, String> {
         Some(ips) if !ips.is_empty() => ips.clone(),
         _ => spec.cluster_ip.iter().cloned().collect(),
     };
-    let mut cluster_ips = Vec::with_capacity(texts.len());
-    for text in texts.iter().filter(|text| !text.is_empty() && *text != "None") {
-        let addr = text.parse().ok().filter(|addr| refusal(*addr).is_none());
-        cluster_ips.push(addr.ok_or_else(|| format!("spec.clusterIPs: {}", no_address(text)))?);
-    }
+    let texts = texts.iter().filter(|text| !text.is_empty() && *text != "None");
+    let cluster_ips = vips("spec.clusterIPs", texts)?;
+    let has_node_ports = matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
     let mut ports = Vec::new();
     for port in spec.ports.iter().flatten() {
+        let node_port = port.node_port.filter(|number| *number != 0 && has_node_ports);
         ports.push(ServicePort {
             name: port.name.clone().unwrap_or_default(),
             protocol: protocol(port.protocol.as_deref())?,
             port: port_number(port.port)?,
+            node_port: node_port.map(port_number).transpose()?,
         });
     }
     let affinity = match spec.session_affinity.as_deref() {
@@ -98,7 +103,42 @@ pub fn service(service: &core::Service) -> Result<Service, String> {
         ports,
         affinity,
         internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
+        exposure: exposure(spec, service.status.as_ref())?,
     })
+}
+
+fn exposure(spec: &core::ServiceSpec, status: Option<&core::ServiceStatus>) -> Result<Exposure, String> {
+    let local = spec.external_traffic_policy.as_deref() == Some("Local");
+    let external_ips = vips("spec.externalIPs", spec.external_ips.iter().flatten())?;
+    if spec.type_.as_deref() != Some("LoadBalancer") {
+        return Ok(Exposure { local, external_ips, ..Exposure::default() });
+    }
+    let status = status.and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.into_iter().flat_map(|status| status.ingress.iter().flatten());
+    // Packets of a load balancer that is a proxy are not addressed to it when they come here.
+    let direct = ingress.filter(|ingress| ingress.ip_mode.as_deref().is_none_or(|mode| mode == "VIP"));
+    let mut source_ranges = Vec::new();
+    for text in spec.load_balancer_source_ranges.iter().flatten() {
+        let range = network(text.trim());
+        source_ranges
+            .push(range.ok_or_else(|| format!("spec.loadBalancerSourceRanges: {}", no_network(text)))?);
+    }
+    let health_check_port = spec.health_check_node_port.filter(|number| *number != 0 && local);
+    Ok(Exposure {
+        local,
+        external_ips,
+        load_balancer_ips: vips("status.loadBalancer", direct.filter_map(|ingress| ingress.ip.as_ref()))?,
+        source_ranges,
+        health_check_port: health_check_port.map(port_number).transpose()?,
+    })
+}
+
+fn vips<'a>(place: &str, texts: impl Iterator<Item = &'a String>) -> Result<Vec<IpAddr>, String> {
+    let parsed = texts.map(|text| {
+        let addr = text.parse().ok().filter(|addr| refusal(*addr).is_none());
+        addr.ok_or_else(|| format!("{place}: {}", no_address(text)))
+    });
+    parsed.collect()
 }
 
 fn affinity(spec: &core::ServiceSpec) -> Result<Duration, String> {
@@ -163,6 +203,14 @@ fn conditions(endpoint: &discovery::Endpoint, addr: IpAddr) -> Endpoint {
         ready: conditions.ready.unwrap_or(true),
         serving: conditions.serving.unwrap_or(true),
         terminating: conditions.terminating.unwrap_or(false),
+        hints: endpoint.hints.as_ref().map(|hints| Box::new(read_hints(hints))),
+    }
+}
+
+fn read_hints(hints: &discovery::EndpointHints) -> Hints {
+    Hints {
+        zones: hints.for_zones.iter().flatten().map(|zone| zone.name.clone()).collect(),
+        nodes: hints.for_nodes.iter().flatten().map(|node| node.name.clone()).collect(),
     }
 }
 

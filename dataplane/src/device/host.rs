@@ -1,13 +1,16 @@
 //! What this program needs of the host around its device: addresses, routes, settings, filter rules.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
 
+use crate::wire::flow::Vip;
+
 /// An address family of the Internet protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// IPv4.
     V4,
@@ -50,6 +53,18 @@ pub struct InterfaceAddresses {
     pub addresses: Vec<IpAddr>,
 }
 
+/// Destinations of packets that the host takes into the overlay device, though no route of ours leads there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entrances {
+    /// Ports of this host's own addresses: their packets are sent to the family's
+    /// [`HostPlan::node_port_vips`], and answers come from the address that was asked.
+    pub node_ports: BTreeSet<Vip>,
+    /// Ports of addresses that are not this host's: taken in as they are.
+    pub external: BTreeSet<Vip>,
+    /// Those of both whose backends see the client's address: the host brings their answers back to the device.
+    pub kept: BTreeSet<Vip>,
+}
+
 /// Everything the host is asked for. [`HostState::apply`](super::HostState::apply) does it, and undoes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPlan {
@@ -71,6 +86,12 @@ pub struct HostPlan {
     pub cluster_cidrs: Vec<IpNet>,
     /// The source VIPs, whose flows to addresses outside the cluster the host masquerades.
     pub source_vips: Vec<IpAddr>,
+    /// The addresses that stand for this host's own at its node ports, at most one a family.
+    pub node_port_vips: Vec<IpAddr>,
+    /// What the host takes into the device beside what is routed there.
+    pub entrances: Entrances,
+    /// Whether what pods send to addresses outside the cluster is masqueraded (flannel's `--ip-masq`).
+    pub masquerades_pods: bool,
     /// The VXLAN port: pods of this node may not send to it (E5).
     pub vtep_port: u16,
     /// Settings of the host as (path below /proc/sys, value). What they were is restored at exit.
@@ -84,6 +105,11 @@ impl HostPlan {
     /// Whether anything in the plan is of that family.
     pub fn has(&self, family: Family) -> bool {
         self.addresses.iter().chain(&self.routes).any(|net| Family::of(&net.addr()) == family)
+    }
+
+    /// The families of which anything is in the plan.
+    pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
+        [Family::V4, Family::V6].into_iter().filter(|family| self.has(*family))
     }
 
     /// The settings routing through the device needs. `net/ipv6/conf/all/forwarding` makes the host ignore

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod capture;
+mod conntrack;
 mod control;
 mod errors;
 mod ethtool;
@@ -19,6 +20,7 @@ mod patience;
 mod pods;
 mod port;
 mod routes;
+mod rules;
 mod send;
 mod socket;
 mod source_ports;

@@ -12,7 +12,7 @@ use crate::lb::conntrack::{Connection, Conntrack, FlowDirection};
 use crate::lb::fragment::{FragmentKey, Piece};
 use crate::lb::icmp_error::ErrorTranslation;
 use crate::lb::rewrite::Rewrite;
-use crate::tables::{Entry, ForwardingTables, NextHop, Service, Vip, WhenEmpty};
+use crate::tables::{ClientAddress, Entry, ForwardingTables, NextHop, Service, Vip, WhenEmpty};
 use crate::time::Instant;
 use crate::wire::flow::FlowKey;
 use crate::wire::inner::{Fragment, InnerPacket};
@@ -228,7 +228,10 @@ impl<O: Observer> Decider<'_, O> {
     fn must_be_reopened(&mut self, connection: &Connection) -> bool {
         self.depend(Entry::Service(connection.vip));
         let service = self.tables.services().lookup(connection.vip);
-        let serves = service.is_some_and(|service| service.serves(connection.backend()));
+        let serves = service.is_some_and(|service| {
+            let is_inside = || self.tables.local().is_inside(connection.original.src);
+            service.seen_from(is_inside).serves(connection.backend())
+        });
         match self.packet.l4 {
             L4::Tcp { flags } if flags & (SYN | ACK) == SYN => {
                 connection.tcp_state().is_over() || !connection.is_replied() && !serves
@@ -263,13 +266,17 @@ impl<O: Observer> Decider<'_, O> {
             return Err(Stop::Reject(DropReason::UnservedPort));
         };
         let service = Arc::clone(service);
-        self.observer.observe(Step::Service(&service));
+        let service = service.seen_from(|| self.tables.local().is_inside(packet.flow.src));
+        self.observer.observe(Step::Service(service));
         self.depend(Entry::Service(vip));
         if matches!(packet.l4, L4::Tcp { flags } if flags & RST != 0) {
             return dropped(DropReason::NoConnection);
         }
-        let backend = self.choose(&service)?;
-        self.open(&service, backend)
+        if !service.admits(packet.flow.src) {
+            return dropped(DropReason::SourceNotAllowed);
+        }
+        let backend = self.choose(service)?;
+        self.open(service, backend)
     }
 
     fn choose(&mut self, service: &Service) -> Result<SocketAddr, Stop> {
@@ -295,7 +302,7 @@ impl<O: Observer> Decider<'_, O> {
 
     fn open(&mut self, service: &Service, backend: SocketAddr) -> Outcome {
         let next_hop = self.route_translated(backend.ip())?;
-        let source = self.translated_source(next_hop);
+        let source = self.translated_source(service.client_address, next_hop);
         let reply = self.free_reply(backend, source)?;
         let connection = Arc::new(Connection::new(self.packet.flow, reply, self.now));
         let to = connection.translated(FlowDirection::Original);
@@ -304,14 +311,16 @@ impl<O: Observer> Decider<'_, O> {
     }
 
     /// The reply must come back through us. From a pod of this node or from any host it would not, unless it
-    /// is addressed to the source VIP; from another node's pod it does if the source is one of the overlay's.
-    fn translated_source(&self, next_hop: NextHop) -> IpAddr {
+    /// is addressed to the source VIP or the host knows that it has to; from another node's pod it does if the
+    /// source is one of the overlay's.
+    fn translated_source(&self, wanted: ClientAddress, next_hop: NextHop) -> IpAddr {
         let src = self.packet.flow.src;
         let local = self.tables.local();
-        match next_hop {
-            NextHop::Overlay | NextHop::Host => local.source_vip(src),
-            NextHop::Remote { .. } if local.in_cluster_cidr(src) => src,
-            NextHop::Remote { .. } => local.base(src).unwrap_or(src),
+        match (next_hop, wanted) {
+            (NextHop::Overlay | NextHop::Host, ClientAddress::Kept) => src,
+            (NextHop::Overlay | NextHop::Host, _) => local.source_vip(src),
+            (NextHop::Remote { .. }, ClientAddress::WhereRepliesReturn) if local.in_cluster_cidr(src) => src,
+            (NextHop::Remote { .. }, _) => local.base(src).unwrap_or(src),
         }
     }
 

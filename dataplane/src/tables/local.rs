@@ -91,6 +91,11 @@ impl Local {
         self.service_cidrs.iter().any(|cidr| cidr.contains(&addr))
     }
 
+    /// Whether `client` is a pod or this node, and not a client outside the cluster.
+    pub fn is_inside(&self, client: IpAddr) -> bool {
+        self.in_cluster_cidr(client) || self.addresses.contains(&client)
+    }
+
     /// Whether `addr` is a pod's by its range.
     pub fn in_cluster_cidr(&self, addr: IpAddr) -> bool {
         self.cluster_cidrs.iter().any(|cidr| cidr.contains(&addr))

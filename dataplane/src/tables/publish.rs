@@ -119,9 +119,10 @@ impl ForwardingTables {
         let has_lost = |vip: Vip| match (before.services().lookup(vip), self.services().lookup(vip)) {
             (None, _) => false,
             (Some(_), None) => true,
-            (Some(old), Some(new)) => {
+            (Some(old), Some(new)) => [true, false].into_iter().any(|is_inside| {
+                let (old, new) = (old.seen_from(|| is_inside), new.seen_from(|| is_inside));
                 old.backends.iter().chain(&old.draining).any(|backend| !new.serves(*backend))
-            }
+            }),
         };
         touched.iter().any(
             |entry| matches!(entry, Entry::Service(vip) if vip.protocol == Protocol::UDP && has_lost(*vip)),
@@ -131,7 +132,10 @@ impl ForwardingTables {
     /// Whether a connection is to be forgotten because its backend, its port or its service has gone: UDP alone,
     /// since TCP ends by itself (F6).
     pub fn strands(&self, connection: &Connection) -> bool {
-        let serves = |service: &Arc<Service>| service.serves(connection.backend());
+        let client = connection.original.src;
+        let serves = |service: &Arc<Service>| {
+            service.seen_from(|| self.local().is_inside(client)).serves(connection.backend())
+        };
         connection.original.protocol == Protocol::UDP
             && !self.services().lookup(connection.vip).is_some_and(serves)
     }

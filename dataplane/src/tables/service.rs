@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::HashMap;
+use ipnet::IpNet;
 
 use crate::lb::select::Selector;
 
@@ -18,6 +19,32 @@ pub enum WhenEmpty {
     Reject,
     /// Silence: a Local traffic policy whose backends are all elsewhere.
     Drop,
+}
+
+/// What kind of address a service is reached at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum VipKind {
+    /// An address of the service CIDR.
+    #[default]
+    ClusterIp,
+    /// A port of the node's own addresses; the host brings its packets to one address that stands for all of them.
+    NodePort,
+    /// One of `spec.externalIPs`.
+    ExternalIp,
+    /// An address of a load balancer that delivers packets as they are.
+    LoadBalancer,
+}
+
+/// Which source address backends see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAddress {
+    /// The client's wherever replies to it come back through us by themselves, else one of ours.
+    #[default]
+    WhereRepliesReturn,
+    /// One of ours (externalTrafficPolicy Cluster).
+    Translated,
+    /// The client's (externalTrafficPolicy Local): the host brings the replies of this node's backends back to us.
+    Kept,
 }
 
 /// One port of one service.
@@ -35,24 +62,54 @@ pub struct Service {
     pub affinity: Option<Duration>,
     /// What to do without backends.
     pub when_empty: WhenEmpty,
+    /// What kind of address it has.
+    pub kind: VipKind,
+    /// Which source address backends see.
+    pub client_address: ClientAddress,
+    /// Who may open flows (loadBalancerSourceRanges); empty for everybody.
+    pub source_ranges: Vec<IpNet>,
+    /// The same port as clients outside the cluster get it, where that differs (externalTrafficPolicy Local).
+    pub outside: Option<Arc<Service>>,
     selector: Selector,
 }
 
 impl Service {
     /// A service without draining backends and without affinity.
-    pub fn new(name: impl Into<String>, vip: Vip, mut backends: Vec<SocketAddr>) -> Self {
-        backends.sort_unstable();
-        backends.dedup();
-        let selector = Selector::new(&backends);
-        Self {
+    pub fn new(name: impl Into<String>, vip: Vip, backends: Vec<SocketAddr>) -> Self {
+        let service = Self {
             name: name.into(),
             vip,
-            backends,
+            backends: Vec::new(),
             draining: Vec::new(),
             affinity: None,
             when_empty: WhenEmpty::Reject,
-            selector,
+            kind: VipKind::ClusterIp,
+            client_address: ClientAddress::WhereRepliesReturn,
+            source_ranges: Vec::new(),
+            outside: None,
+            selector: Selector::new(&[]),
+        };
+        service.with_backends(backends)
+    }
+
+    /// The same service with other backends.
+    pub fn with_backends(self, mut backends: Vec<SocketAddr>) -> Self {
+        backends.sort_unstable();
+        backends.dedup();
+        Self { selector: Selector::new(&backends), backends, ..self }
+    }
+
+    /// The service as a client gets it; `is_inside` is asked only where that matters.
+    pub fn seen_from(&self, is_inside: impl FnOnce() -> bool) -> &Self {
+        match &self.outside {
+            Some(outside) if !is_inside() => outside,
+            _ => self,
         }
+    }
+
+    /// Whether that client may open flows.
+    pub fn admits(&self, client: IpAddr) -> bool {
+        self.source_ranges.is_empty() || self.source_ranges.iter().any(|range| range.contains(&client))
     }
 
     /// The backend for a flow whose fixed hash is `flow_hash`; `None` when there is none.
@@ -74,6 +131,10 @@ impl PartialEq for Service {
             && self.draining == other.draining
             && self.affinity == other.affinity
             && self.when_empty == other.when_empty
+            && self.kind == other.kind
+            && self.client_address == other.client_address
+            && self.source_ranges == other.source_ranges
+            && self.outside == other.outside
     }
 }
 

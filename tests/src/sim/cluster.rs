@@ -97,6 +97,8 @@ impl Identity {
             source_vip_v6: DEFAULT_SOURCE_VIP_V6,
             overlay_mtu: OVERLAY_MTU,
             addresses: vec![self.underlay],
+            node_port_addrs: vec![self.underlay],
+            zone: None,
         }
     }
 }
@@ -190,7 +192,12 @@ pub struct Backed {
 impl Backed {
     /// Its Service object.
     pub fn object(&self) -> Service {
-        let port = |name: &str, protocol| ServicePort { name: name.to_owned(), protocol, port: VIP_PORT };
+        let port = |name: &str, protocol| ServicePort {
+            name: name.to_owned(),
+            protocol,
+            port: VIP_PORT,
+            node_port: None,
+        };
         Service {
             created_at: Some(self.created_at),
             cluster_ips: self.cluster_ips.clone(),
@@ -212,6 +219,7 @@ impl Backed {
                 ready: member.condition == Condition::Ready,
                 serving: member.condition != Condition::Unready,
                 terminating: member.condition == Condition::Terminating,
+                hints: None,
             };
             let slice = EndpointSlice {
                 service: Some(self.name.name.clone()),

@@ -9,6 +9,7 @@ mod hops;
 mod inspect;
 mod kernel_peer;
 mod lifecycle;
+mod node_ports;
 mod persist;
 mod refusals;
 mod reload;

@@ -21,7 +21,7 @@ const KUBERNETES: ServiceSpec = at("kubernetes", [10, 96, 0, 1], 443, 6443);
 const STOCK_HOST: ServiceSpec = at("stock-host", [10, 96, 0, 2], 443, 6443);
 const EMPTY: ServiceSpec = at("empty", [10, 106, 1, 3], 80, PORT);
 
-const fn at(name: &'static str, vip: [u8; 4], port: u16, backend_port: u16) -> ServiceSpec {
+pub(crate) const fn at(name: &'static str, vip: [u8; 4], port: u16, backend_port: u16) -> ServiceSpec {
     let [a, b, c, d] = vip;
     ServiceSpec { name, vip: Ipv4Addr::new(a, b, c, d), port, backend_port }
 }

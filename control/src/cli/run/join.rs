@@ -80,7 +80,7 @@ impl<'a> Membership<'a> {
     pub(super) fn announce(&self, origin: &Origin) {
         let settings = &origin.settings;
         if let Some(file) = &self.config.subnet_env {
-            match system::write_whole(file, subnet_env(settings).as_bytes()) {
+            match system::write_whole(file, subnet_env(settings, self.config.ip_masq).as_bytes()) {
                 Ok(()) => tracing::info!("{} is written for the CNI plugin", file.display()),
                 Err(error) => tracing::error!(
                     "{}: {error}; pods get no network from the flannel CNI plugin without it",

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ipnet::IpNet;
-use windlass_control::compile::overlay_prefixes;
+use windlass_control::compile::{entrances, overlay_prefixes};
 use windlass_control::config::{Config, Dscp};
 use windlass_control::inspect::rows::DeviceRow;
 use windlass_control::node::{HostFacts, NodeSettings};
 use windlass_control::snapshot::{Connections, Restored};
 use windlass_dataplane::device::{
-    self, DeviceConfig, Family, HostPlan, HostState, LinkError, LocalAddress, PodTuning,
+    self, DeviceConfig, Entrances, Family, HostPlan, HostState, LinkError, LocalAddress, PodTuning,
 };
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine;
@@ -91,6 +91,9 @@ pub(super) fn start(
     remembered: Option<&Connections>,
 ) -> anyhow::Result<Running> {
     let plan = host_plan(config, settings, tables);
+    if !device::HAS_ENTRANCES && plan.entrances != Entrances::default() {
+        tracing::warn!("{NO_ENTRANCES}");
+    }
     let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
     let seed = RandomState::new().build_hasher().finish();
     let mut opened = device::open(&device_config(config, settings, seed)?)?;
@@ -160,7 +163,7 @@ impl Running {
             true => self.workers.connections().purge(|connection| after.strands(connection)),
             false => 0,
         };
-        let host = self.host.change(&routes, &settings.cluster_cidrs);
+        let host = self.host.change(&routes, &settings.cluster_cidrs, &entrances(settings, draft.tables()));
         Change { before, after, purged, host }
     }
 
@@ -215,6 +218,10 @@ impl Running {
     }
 }
 
+/// Where the host takes nothing in.
+const NO_ENTRANCES: &str = "node ports, external IPs and load-balancer addresses are not served on this platform: \
+                            clients outside the cluster reach services through other nodes only";
+
 /// Packets that may wait for the device: a worker takes them in batches of superpackets.
 const TXQUEUELEN: u32 = 4_096;
 
@@ -239,12 +246,17 @@ fn source_vips(settings: &NodeSettings) -> Vec<IpAddr> {
     ipv4.into_iter().chain(ipv6.then_some(IpAddr::V6(settings.source_vip_v6))).collect()
 }
 
+fn node_port_vips(settings: &NodeSettings) -> Vec<IpAddr> {
+    source_vips(settings).iter().map(|vip| settings.node_port_vip(vip.is_ipv6())).collect()
+}
+
 /// What the host routes into the device.
 fn device_routes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
     let (ipv4, ipv6) = families(settings);
     let mut routes = overlay_prefixes(settings, tables);
     routes.retain(|prefix| if prefix.addr().is_ipv6() { ipv6 } else { ipv4 });
     routes.extend(source_vips(settings).into_iter().map(IpNet::from));
+    routes.extend(node_port_vips(settings).into_iter().map(IpNet::from));
     routes
 }
 
@@ -274,6 +286,9 @@ fn host_plan(config: &Config, settings: &NodeSettings, tables: &TableSet) -> Hos
         pod_cidrs: settings.pod_cidrs.clone(),
         cluster_cidrs: settings.cluster_cidrs.clone(),
         source_vips: source_vips(settings),
+        node_port_vips: node_port_vips(settings),
+        entrances: entrances(settings, tables),
+        masquerades_pods: config.ip_masq,
         vtep_port: settings.port,
         sysctls: HostPlan::forwarding_sysctls(&config.device, ipv4, ipv6),
         state_file: Some(STATE_FILE.into()),

@@ -172,6 +172,8 @@ fn pin(running: &NodeSettings, wanted: NodeSettings) -> (NodeSettings, Vec<Strin
         addresses,
         cluster_cidrs: wanted.cluster_cidrs,
         service_cidrs: wanted.service_cidrs,
+        node_port_addrs: wanted.node_port_addrs,
+        zone: wanted.zone,
         ..running.clone()
     };
     (pinned, needs_restart)

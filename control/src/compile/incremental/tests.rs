@@ -12,7 +12,7 @@ use windlass_dataplane::wire::flow::Protocol;
 use windlass_dataplane::wire::vxlan::Vni;
 
 use super::*;
-use crate::cluster::{Announcement, Endpoint, EndpointPort, Flannel, SCTP, ServicePort};
+use crate::cluster::{Announcement, Endpoint, EndpointPort, Exposure, Flannel, SCTP, ServicePort};
 use crate::compile::compile;
 use crate::node::UnderlayChoice;
 use crate::source::manifests;
@@ -40,6 +40,9 @@ const POD_CIDRS: [&str; 8] = [
 
 /// ClusterIPs: two good ones, one of each family, one inside the cluster CIDR and one of this node.
 const CLUSTER_IPS: [&str; 5] = ["10.96.0.1", "10.96.0.2", "fd00:96::1", "10.244.2.2", "10.244.3.7"];
+
+/// Addresses outside the cluster: two good ones, and one that a node may have.
+const EXTERNAL_IPS: [&str; 3] = ["203.0.113.1", "203.0.113.2", "192.168.1.43"];
 
 /// Endpoints, one inside the service CIDR.
 const ENDPOINTS: [&str; 5] = ["10.244.1.2", "10.244.2.3", "192.168.1.9", "10.96.0.9", "fd00:244:1::2"];
@@ -73,6 +76,8 @@ fn settings() -> NodeSettings {
         overlay_mtu: 1450,
         // The second one is inside a podCIDR that a peer may have.
         addresses: ips(&["192.168.1.40", "10.244.3.7"]),
+        node_port_addrs: Vec::new(),
+        zone: None,
     }
 }
 
@@ -118,27 +123,42 @@ fn any_node() -> impl Strategy<Value = Node> {
 }
 
 fn any_service() -> impl Strategy<Value = Service> {
-    let port =
-        |(name, protocol, port): (&str, Protocol, u16)| ServicePort { name: name.into(), protocol, port };
+    let port = |(name, protocol, node_port): (&str, Protocol, Option<u16>)| ServicePort {
+        name: name.into(),
+        protocol,
+        port: 80,
+        node_port,
+    };
     let ports = vec![
-        port(("http", Protocol::TCP, 80)),
-        port(("again", Protocol::TCP, 80)),
-        port(("", Protocol::UDP, 80)),
-        port(("sctp", SCTP, 80)),
+        port(("http", Protocol::TCP, Some(30_080))),
+        port(("again", Protocol::TCP, Some(30_081))),
+        port(("", Protocol::UDP, None)),
+        port(("sctp", SCTP, Some(30_082))),
     ];
     let cluster_ips = subsequence(CLUSTER_IPS.to_vec(), 0..=2);
     let age = proptest::option::of(0..3_i64);
     let of_others = proptest::bool::weighted(0.1);
-    (cluster_ips, subsequence(ports, 0..=4), age, of_others, any::<bool>()).prop_map(
-        |(cluster_ips, ports, created_at, external_name, internal_local)| Service {
+    (cluster_ips, subsequence(ports, 0..=4), age, of_others, any::<bool>(), any_exposure()).prop_map(
+        |(cluster_ips, ports, created_at, external_name, internal_local, exposure)| Service {
             created_at,
             cluster_ips: ips(&cluster_ips),
             ports,
             external_name,
             internal_local,
+            exposure,
             ..Service::default()
         },
     )
+}
+
+fn any_exposure() -> impl Strategy<Value = Exposure> {
+    let addrs = || subsequence(EXTERNAL_IPS.to_vec(), 0..=2);
+    (any::<bool>(), addrs(), addrs()).prop_map(|(local, external, balanced)| Exposure {
+        local,
+        external_ips: ips(&external),
+        load_balancer_ips: ips(&balanced),
+        ..Exposure::default()
+    })
 }
 
 fn any_slice() -> impl Strategy<Value = EndpointSlice> {
@@ -157,6 +177,7 @@ fn any_slice() -> impl Strategy<Value = EndpointSlice> {
                 ready,
                 serving,
                 terminating: !ready,
+                hints: None,
             };
             EndpointSlice {
                 service,

@@ -36,6 +36,10 @@ fn because(node: &Inspection, walked: &Walked, reason: DropReason) -> Vec<String
         DropReason::NoEndpoint | DropReason::NoLocalEndpoint => {
             service(walked).map_or_else(Vec::new, |service| no_endpoint(node, service))
         }
+        DropReason::SourceNotAllowed => service(walked).map_or_else(Vec::new, |service| {
+            let ranges: Vec<_> = service.source_ranges.iter().map(ToString::to_string).collect();
+            vec![format!("{}: loadBalancerSourceRanges are {}", service.name, ranges.join(", "))]
+        }),
         DropReason::NoRoute | DropReason::NoNeighbor | DropReason::NoFdbEntry => {
             no_route(node, walked, flow.dst)
         }

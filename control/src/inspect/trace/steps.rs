@@ -7,7 +7,7 @@ use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine::observe::RecordedStep;
 use windlass_dataplane::lb::conntrack::FlowDirection;
 use windlass_dataplane::lb::select::RENDEZVOUS_MAX;
-use windlass_dataplane::tables::{NextHop, Service};
+use windlass_dataplane::tables::{ClientAddress, NextHop, Service, VipKind};
 use windlass_dataplane::wire::flow::FlowKey;
 use windlass_dataplane::wire::inner::InnerPacket;
 use windlass_dataplane::wire::protocol::L4;
@@ -65,7 +65,17 @@ fn row(node: &Inspection, step: &RecordedStep) -> (&'static str, String) {
         }
         RecordedStep::Service(service) => {
             let (ready, draining) = (service.backends.len(), service.draining.len());
-            let text = format!("{} at {}: {ready} ready, {draining} draining", service.name, service.vip);
+            let kind = match service.kind {
+                VipKind::ClusterIp => String::new(),
+                kind => format!(" ({})", rows::kind(kind)),
+            };
+            let who = match service.client_address {
+                ClientAddress::WhereRepliesReturn => "",
+                ClientAddress::Translated => ", which do not see the client's address",
+                ClientAddress::Kept => " on this node, which see the client's address",
+            };
+            let text =
+                format!("{} at {}{kind}: {ready} ready{who}, {draining} draining", service.name, service.vip);
             ("service", text)
         }
         RecordedStep::Affinity(backend) => {

@@ -10,7 +10,7 @@ use windlass_dataplane::engine::observe::{RecordedStep, Recording};
 use windlass_dataplane::engine::source_port;
 use windlass_dataplane::engine::verdict::{DropReason, Egress, Encapsulation, Verdict};
 use windlass_dataplane::lb::conntrack::{Conntrack, FlowDirection};
-use windlass_dataplane::tables::NextHop;
+use windlass_dataplane::tables::{NextHop, Vip};
 use windlass_dataplane::wire::ethernet::{self, Mac};
 use windlass_dataplane::wire::flow::FlowKey;
 use windlass_dataplane::wire::inner::InnerPacket;
@@ -78,6 +78,26 @@ pub(super) fn related(inner: &InnerPacket, bytes: &[u8]) -> Related {
 impl Tracer<'_> {
     pub(super) fn enter_overlay(&self, packet: &InnerPacket, related: &Related) -> Walked {
         self.decide(packet, related, Ingress::Overlay, Recording::default(), CameIn::Device)
+    }
+
+    /// A packet as its sender addresses it: the host sends what comes for a node port on to the address that stands
+    /// for its own.
+    pub(super) fn enter_host(&self, mut packet: InnerPacket) -> Walked {
+        let (flow, settings) = (&mut packet.flow, &self.node.origin.settings);
+        let vip = settings.node_port_vip(flow.dst.is_ipv6());
+        let stands_for = Vip { addr: vip, port: flow.dst_port, protocol: flow.protocol };
+        let is_served = self.node.tables.services().lookup(stands_for).is_some();
+        if !is_served || !settings.node_port_addrs.contains(&flow.dst) {
+            return self.enter_overlay(&packet, &Related::Nothing);
+        }
+        let asked = std::mem::replace(&mut flow.dst, vip);
+        let text = format!(
+            "{asked} is this node's: its node port {} is sent to {vip}, and answers leave as from {asked}",
+            flow.dst_port
+        );
+        let mut walked = self.enter_overlay(&packet, &Related::Nothing);
+        walked.way.steps.insert(0, StepRow { step: "host".to_owned(), text });
+        walked
     }
 
     pub(super) fn enter_overlay_bytes(&self, bytes: &[u8]) -> Walked {

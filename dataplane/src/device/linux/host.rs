@@ -12,8 +12,8 @@ use super::netlink::Netlink;
 use super::port::NamespaceLock;
 use super::routes::{self, Route};
 use super::sysctl::{self, Changed};
-use super::{links, nft, tun};
-use crate::device::host::{Family, HostPlan, LinkError};
+use super::{conntrack, links, nft, rules, tun};
+use crate::device::host::{Entrances, Family, HostPlan, LinkError};
 
 /// Applied to the host; dropping it undoes it, and [`undo`](Self::undo) says what could not be undone.
 #[derive(Debug)]
@@ -47,36 +47,56 @@ impl HostState {
         Ok(state)
     }
 
-    /// Makes `routes` the device's routes and `cluster_cidrs` the destinations that are not masqueraded. What is
-    /// new comes before what is old goes; each step is tried, whatever became of the others.
+    /// Makes `routes` the device's routes, `cluster_cidrs` the destinations that are not masqueraded, and
+    /// `entrances` what the host takes into the device. What is new comes before what is old goes; each step is
+    /// tried, whatever became of the others.
     ///
     /// # Errors
     /// Everything that could not be done; it is tried again at the next change.
-    pub fn change(&mut self, routes: &[IpNet], cluster_cidrs: &[IpNet]) -> Result<(), LinkError> {
+    pub fn change(
+        &mut self,
+        routes: &[IpNet],
+        cluster_cidrs: &[IpNet],
+        entrances: &Entrances,
+    ) -> Result<(), LinkError> {
+        let mut errors: Vec<_> = self.change_rules(cluster_cidrs, entrances).err().into_iter().collect();
         let wanted: HashSet<IpNet> = routes.iter().map(IpNet::trunc).collect();
         let known: HashSet<IpNet> = self.device_routes().map(Route::destination).collect();
-        if wanted == known && cluster_cidrs == self.plan.cluster_cidrs {
-            return Ok(());
+        if wanted == known {
+            return LinkError::collect(errors);
         }
         let netlink = open_netlink()?;
         let index = find_device(&netlink, &self.plan.device)?;
-        let mut errors = Vec::new();
-        if cluster_cidrs != self.plan.cluster_cidrs {
-            let plan = HostPlan { cluster_cidrs: cluster_cidrs.to_vec(), ..self.plan.clone() };
-            match nft::install(&plan) {
-                Ok(()) => self.plan = plan,
-                Err(error) => errors.push(error),
-            }
-        }
         for net in wanted.difference(&known) {
             let source = preferred_source(&self.plan.addresses, net);
             errors.extend(self.add_route(&netlink, Route::Device(*net, index, source)).err());
         }
         self.routes.retain(|route| {
-            let stays = matches!(route, Route::Unreachable(_)) || wanted.contains(&route.destination());
+            let stays = !matches!(route, Route::Device(..)) || wanted.contains(&route.destination());
             stays || remove(&netlink, route).map_err(|error| errors.push(error)).is_err()
         });
         LinkError::collect(errors)
+    }
+
+    fn change_rules(&mut self, cluster_cidrs: &[IpNet], entrances: &Entrances) -> Result<(), LinkError> {
+        if cluster_cidrs != self.plan.cluster_cidrs {
+            let (cluster_cidrs, entrances) = (cluster_cidrs.to_vec(), entrances.clone());
+            let plan = HostPlan { cluster_cidrs, entrances, ..self.plan.clone() };
+            nft::install(&plan)?;
+            self.plan = plan;
+        } else if *entrances != self.plan.entrances {
+            nft::change(&self.plan.entrances, entrances)?;
+            self.plan.entrances = entrances.clone();
+        } else {
+            return Ok(());
+        }
+        self.forget_stale_flows()
+    }
+
+    /// What the kernel remembers of UDP node ports must not outlast the rules it was made by.
+    fn forget_stale_flows(&self) -> Result<(), LinkError> {
+        conntrack::forget_stale(&self.plan.entrances.node_ports, &self.plan.node_port_vips)
+            .map_err(|error| LinkError::system("deleting the kernel's connections to node ports", error))
     }
 
     fn device_routes(&self) -> impl Iterator<Item = &Route> {
@@ -116,7 +136,12 @@ impl HostState {
             })?;
         }
         self.set_sysctls()?;
-        routes.into_iter().try_for_each(|route| self.add_route(netlink, route))
+        routes.into_iter().try_for_each(|route| self.add_route(netlink, route))?;
+        for family in self.plan.families() {
+            rules::add(netlink, family)
+                .map_err(|error| LinkError::system("adding the rule for marked packets", error))?;
+        }
+        self.forget_stale_flows()
     }
 
     fn add_route(&mut self, netlink: &Netlink, route: Route) -> Result<(), LinkError> {
@@ -174,6 +199,7 @@ impl HostState {
         let mut errors = Vec::new();
         match open_netlink() {
             Ok(netlink) => {
+                errors.extend(remove_rules(&netlink));
                 errors.extend(self.routes.iter().rev().filter_map(|route| remove(&netlink, route).err()))
             }
             Err(error) => errors.push(error),
@@ -181,6 +207,8 @@ impl HostState {
         errors.extend(sysctl::restore(&self.changed));
         if self.filtered {
             errors.extend(nft::remove().err());
+            self.plan.entrances = Entrances::default();
+            errors.extend(self.forget_stale_flows().err());
         }
         if errors.is_empty() {
             errors.extend(self.plan.state_file.as_deref().and_then(forget));
@@ -213,11 +241,12 @@ fn sweep(netlink: &Netlink, plan: &HostPlan, index: u32) -> Result<(Vec<Route>, 
     LinkError::collect(errors).map(|()| (routes, settings))
 }
 
-/// The routes that a plan asks for: the loop guards, then those into the device.
+/// The routes that a plan asks for: the loop guards, then those into the device, then marked packets' own.
 fn wanted(plan: &HostPlan, index: u32) -> impl Iterator<Item = Route> {
     let guards = plan.pod_cidrs.iter().map(|net| Route::Unreachable(net.trunc()));
     let source = |net| preferred_source(&plan.addresses, net);
-    guards.chain(plan.routes.iter().map(move |net| Route::Device(net.trunc(), index, source(net))))
+    let into_device = plan.routes.iter().map(move |net| Route::Device(net.trunc(), index, source(net)));
+    guards.chain(into_device).chain(plan.families().map(move |family| Route::Marked(family, index)))
 }
 
 fn sweep_addresses(netlink: &Netlink, plan: &HostPlan, index: u32) -> Result<(), LinkError> {
@@ -248,6 +277,7 @@ pub(super) fn remove_left(netlink: &Netlink, state_file: &Path) -> (Vec<String>,
             }
         }
     }
+    errors.extend(remove_rules(netlink));
     let changed = sysctl::remembered(state_file);
     errors.extend(sysctl::restore(&changed));
     removed.extend(changed.iter().map(|changed| format!("the setting of {}", changed.path())));
@@ -276,6 +306,12 @@ pub(super) fn lock() -> Result<NamespaceLock, LinkError> {
 fn remove(netlink: &Netlink, route: &Route) -> Result<(), LinkError> {
     let failed = |error| LinkError::system(format!("removing the route to {}", route.destination()), error);
     route.remove(netlink).map_err(failed)
+}
+
+fn remove_rules(netlink: &Netlink) -> Vec<LinkError> {
+    let removed = [Family::V4, Family::V6].map(|family| rules::remove(netlink, family));
+    let failed = |error| LinkError::system("removing the rule for marked packets", error);
+    removed.into_iter().filter_map(|removed| removed.map_err(failed).err()).collect()
 }
 
 fn forget(file: &Path) -> Option<LinkError> {

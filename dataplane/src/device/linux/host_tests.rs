@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -6,9 +7,10 @@ use super::testing::{eventually, in_namespace, ip, run};
 use super::tun::{Tun, TunConfig};
 use super::{HostState, default_route_interface, local_addresses};
 use crate::device::OverlayDevice;
-use crate::device::host::{Family, HostPlan, LinkError};
+use crate::device::host::{Entrances, Family, HostPlan, LinkError};
 use crate::packet::PacketBatch;
 use crate::wire::checksum;
+use crate::wire::flow::{Protocol, Vip};
 
 fn tun(name: &str) -> Tun {
     let config =
@@ -27,10 +29,23 @@ fn plan(name: &str) -> HostPlan {
         pod_cidrs: nets("10.244.1.0/24 fd00:10:1::/64"),
         cluster_cidrs: nets("10.244.0.0/16 fd00:10::/48"),
         source_vips: vec!["169.254.77.1".parse().unwrap(), "fd77::1".parse().unwrap()],
+        node_port_vips: vec!["169.254.77.2".parse().unwrap(), "fd77::2".parse().unwrap()],
+        entrances: entrances(&["192.0.2.1", "2001:db8::1"], 30_080),
+        masquerades_pods: true,
         vtep_port: 8472,
         sysctls: HostPlan::forwarding_sysctls("windlass0", true, true),
         state_file: Some(state_file(name)),
     }
+}
+
+/// A node port and the same port of an external address, over TCP and UDP, each keeping its clients.
+fn entrances(addresses: &[&str], port: u16) -> Entrances {
+    let vips = |protocol| {
+        addresses.iter().map(move |address| Vip { addr: address.parse().unwrap(), port, protocol })
+    };
+    let node_ports: BTreeSet<Vip> = vips(Protocol::TCP).chain(vips(Protocol::UDP)).collect();
+    let external = node_ports.iter().map(|vip| Vip { port: 80, ..*vip }).collect();
+    Entrances { kept: node_ports.clone(), node_ports, external }
 }
 
 fn state_file(name: &str) -> PathBuf {
@@ -45,6 +60,8 @@ fn host() -> String {
         ip("-4 address"),
         ip("-4 route show table all"),
         ip("-6 route show table all"),
+        ip("-4 rule"),
+        ip("-6 rule"),
         run("nft", "list ruleset"),
         run("sysctl", sysctls),
     ]
@@ -93,16 +110,16 @@ fn a_change_adds_and_removes_routes_and_what_is_masqueraded() {
         routes.push("172.31.9.9/32".parse().unwrap());
         let mut cidrs = planned.cluster_cidrs.clone();
         cidrs.push("10.99.0.0/16".parse().unwrap());
-        state.change(&routes, &cidrs).unwrap();
+        state.change(&routes, &cidrs, &planned.entrances).unwrap();
         let found = ip("-4 route");
         assert!(found.contains("172.31.9.9 dev windlass0 proto 77 scope link src 10.244.1.0"), "{found}");
         assert!(!found.contains("10.96.0.0/12") && found.contains("unreachable 10.244.1.0/24"), "{found}");
         assert!(run("nft", "list ruleset").contains("10.99.0.0/16"));
-        state.change(&planned.routes, &planned.cluster_cidrs).unwrap();
+        state.change(&planned.routes, &planned.cluster_cidrs, &planned.entrances).unwrap();
         assert_eq!(host(), applied);
         ip("route add unreachable 10.97.0.1/32");
         routes.push("10.97.0.1/32".parse().unwrap());
-        let error = state.change(&routes, &planned.cluster_cidrs).unwrap_err();
+        let error = state.change(&routes, &planned.cluster_cidrs, &planned.entrances).unwrap_err();
         assert!(error.to_string().contains("ip route delete 10.97.0.1/32"), "{error}");
         assert!(ip("-4 route").contains("172.31.9.9"), "the other routes are changed all the same");
         ip("route delete unreachable 10.97.0.1/32");
@@ -131,6 +148,35 @@ fn g1_what_a_killed_run_has_left_is_swept_and_finally_undone() {
         drop(state);
         drop(device);
         assert_eq!(host(), before);
+    });
+}
+
+#[test]
+fn entrances_change_by_elements_alone_and_rules_stay_as_many() {
+    in_namespace("entrances", || {
+        let device = tun("windlass0");
+        let planned = plan("entrances");
+        let mut state = HostState::apply(planned.clone()).unwrap();
+        let (applied, ruleset) = (host(), run("nft", "list ruleset"));
+        assert!(
+            ip("-4 rule").contains("from all fwmark 0x10000000/0x10000000 lookup 77"),
+            "{}",
+            ip("-4 rule")
+        );
+        assert!(ip("-4 route show table 77").contains("default dev windlass0"));
+        let addresses: Vec<String> = (1..=200).map(|last| format!("198.51.100.{last}")).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let many = entrances(&addresses, 31_000);
+        state.change(&planned.routes, &planned.cluster_cidrs, &many).unwrap();
+        let changed = run("nft", "list ruleset");
+        assert!(changed.contains("198.51.100.200 . udp . 31000"), "{changed}");
+        assert!(!changed.contains("30080"), "{changed}");
+        let rules = |text: &str| text.matches("dnat").count() + text.matches("meta mark set").count();
+        assert_eq!(rules(&changed), rules(&ruleset));
+        state.change(&planned.routes, &planned.cluster_cidrs, &planned.entrances).unwrap();
+        assert_eq!(host(), applied);
+        state.undo().unwrap();
+        drop(device);
     });
 }
 
@@ -164,7 +210,7 @@ fn udp(src: [u8; 4], dst: [u8; 4], port: u16) -> Vec<u8> {
 }
 
 #[test]
-fn e5_pods_reach_no_vtep_and_source_vips_are_masqueraded() {
+fn e5_pods_reach_no_vtep_and_are_masqueraded_as_source_vips_are() {
     in_namespace("filter rules", || {
         let (mut device, mut pods, mut uplink) = (tun("windlass0"), tun("pods"), tun("uplink"));
         for (name, address) in [("pods", "10.244.1.1/24"), ("uplink", "192.0.2.1/24")] {
@@ -187,7 +233,11 @@ fn e5_pods_reach_no_vtep_and_source_vips_are_masqueraded() {
             ([bytes[12], bytes[13], bytes[14], bytes[15]], u16::from_be_bytes([bytes[22], bytes[23]]))
         };
         let seen: Vec<_> = sent.packets.iter().map(seen).collect();
-        assert_eq!(seen, [(pod, 8473), ([192, 0, 2, 1], 53)]);
+        assert_eq!(
+            seen,
+            [([192, 0, 2, 1], 8473), ([192, 0, 2, 1], 53)],
+            "both as this host, pods by --ip-masq"
+        );
     });
     let _ = fs::remove_file(state_file("rules"));
 }

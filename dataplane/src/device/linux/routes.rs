@@ -5,7 +5,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 
 use super::links::family_number;
@@ -15,6 +15,9 @@ use crate::device::host::Family;
 /// The protocol number of our routes. 4 to 255 are free to choose (linux/rtnetlink.h); iproute2's rt_protos
 /// names none between 42 and 185.
 pub(super) const PROTOCOL: u8 = 77;
+
+/// The routing table of marked packets.
+pub(super) const MARKED_TABLE: u8 = 77;
 
 /// The highest metric: any other route to the same prefix wins.
 const LAST_METRIC: u32 = u32::MAX;
@@ -29,6 +32,8 @@ pub(super) enum Route {
     Device(IpNet, u32, Option<IpAddr>),
     /// To nowhere, unless there is another route.
     Unreachable(IpNet),
+    /// Into the interface of that index, whatever the destination, for marked packets of a family.
+    Marked(Family, u32),
 }
 
 impl Route {
@@ -36,23 +41,28 @@ impl Route {
     pub(super) fn destination(&self) -> IpNet {
         match self {
             Self::Device(net, ..) | Self::Unreachable(net) => *net,
+            Self::Marked(Family::V4, _) => Ipv4Net::default().into(),
+            Self::Marked(Family::V6, _) => Ipv6Net::default().into(),
         }
     }
 
     fn request(&self, kind: u16, flags: i32) -> Request {
         let net = self.destination();
         let (scope, action) = match self {
-            Self::Device(..) if net.addr().is_ipv4() => (libc::RT_SCOPE_LINK, libc::RTN_UNICAST),
-            Self::Device(..) => (libc::RT_SCOPE_UNIVERSE, libc::RTN_UNICAST),
             Self::Unreachable(_) => (libc::RT_SCOPE_UNIVERSE, libc::RTN_UNREACHABLE),
+            _ if net.addr().is_ipv4() => (libc::RT_SCOPE_LINK, libc::RTN_UNICAST),
+            _ => (libc::RT_SCOPE_UNIVERSE, libc::RTN_UNICAST),
         };
+        let table = if matches!(self, Self::Marked(..)) { MARKED_TABLE } else { libc::RT_TABLE_MAIN };
         let family = family_number(Family::of(&net.addr()));
-        let header =
-            [family, net.prefix_len(), 0, 0, libc::RT_TABLE_MAIN, PROTOCOL, scope, action, 0, 0, 0, 0];
-        let request = Request::new(kind, flags | NLM_F_ACK, &header).address(libc::RTA_DST, net.network());
+        let header = [family, net.prefix_len(), 0, 0, table, PROTOCOL, scope, action, 0, 0, 0, 0];
+        let request = Request::new(kind, flags | NLM_F_ACK, &header);
+        // The kernel takes no attribute for "every destination".
+        let request =
+            if net.prefix_len() == 0 { request } else { request.address(libc::RTA_DST, net.network()) };
         match *self {
             Self::Unreachable(_) => request.number(libc::RTA_PRIORITY, LAST_METRIC),
-            Self::Device(_, index, None) => request.number(libc::RTA_OIF, index),
+            Self::Device(_, index, None) | Self::Marked(_, index) => request.number(libc::RTA_OIF, index),
             Self::Device(_, index, Some(source)) => {
                 request.number(libc::RTA_OIF, index).address(libc::RTA_PREFSRC, source)
             }
@@ -87,7 +97,15 @@ pub(super) fn ours(netlink: &Netlink) -> io::Result<Vec<Route>> {
 
 fn route_of_ours(body: &[u8]) -> Option<Route> {
     let (header, rest) = body.split_at_checked(ROUTE_HEADER_LEN)?;
-    if header[5] != PROTOCOL || header[4] != libc::RT_TABLE_MAIN {
+    if header[5] != PROTOCOL {
+        return None;
+    }
+    if header[4] == MARKED_TABLE {
+        let family = if header[0] == family_number(Family::V4) { Family::V4 } else { Family::V6 };
+        let index = netlink::number(netlink::attribute(rest, libc::RTA_OIF)?)?;
+        return Some(Route::Marked(family, index));
+    }
+    if header[4] != libc::RT_TABLE_MAIN {
         return None;
     }
     let destination = netlink::address(netlink::attribute(rest, libc::RTA_DST)?)?;

@@ -11,7 +11,7 @@ use super::ip_helper::{InterfaceSettings, IpHelper, System};
 use super::recorder::Recorder;
 use super::{single, tables, wine};
 use crate::device::config::DeviceError;
-use crate::device::host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
+use crate::device::host::{Entrances, Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
 
 /// Added to the metric of the adapter's routes: less than what Windows gives any real network card.
 const METRIC: u32 = 5;
@@ -60,7 +60,12 @@ impl HostState {
     ///
     /// # Errors
     /// Everything that could not be done; it is tried again at the next change.
-    pub fn change(&mut self, routes: &[IpNet], _cluster_cidrs: &[IpNet]) -> Result<(), LinkError> {
+    pub fn change(
+        &mut self,
+        routes: &[IpNet],
+        _cluster_cidrs: &[IpNet],
+        _entrances: &Entrances,
+    ) -> Result<(), LinkError> {
         let mut errors = Vec::new();
         for net in routes {
             errors.extend(self.add_route(net.trunc()).err());
