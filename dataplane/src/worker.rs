@@ -238,9 +238,6 @@ impl Workers {
             let run = move || {
                 let _ends = StopAllOnExit { stop: Arc::clone(&stop), wakers };
                 cpu.map_or(Ok(()), device::stay_on)?;
-                if let Err(error) = device::take_precedence() {
-                    tracing::debug!(%error, "worker {number} has no precedence over other threads");
-                }
                 run(Worker::new(io, engine).watched_by(tap), poll, &stop, origin)
             };
             match thread.spawn(run) {

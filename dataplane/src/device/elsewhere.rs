@@ -23,14 +23,6 @@ pub fn stay_on(_cpu: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Lets the calling thread run before others that want the same CPU.
-///
-/// # Errors
-/// Always: nothing is done.
-pub fn take_precedence() -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 /// Pods' interfaces that aggregate: none.
 #[derive(Debug)]
 pub struct PodTuning(());

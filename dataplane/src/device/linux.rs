@@ -31,7 +31,7 @@ mod wait;
 
 use super::virtio;
 
-pub use affinity::{stay_on, take_precedence, usable_cpus};
+pub use affinity::{stay_on, usable_cpus};
 pub use host::HostState;
 pub use links::{default_route_interface, local_addresses};
 pub use open::open;

@@ -1,4 +1,4 @@
-//! Which CPUs threads run on, and before whom.
+//! Which CPUs threads run on.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -37,23 +37,6 @@ pub fn stay_on(cpu: usize) -> io::Result<()> {
         .map(drop)
 }
 
-/// Lets the calling thread run before others that want the same CPU: nine times the weight of a pod's thread, and so
-/// mostly at once when it wakes.
-///
-/// The kernel's own forwarding runs as a softirq, before every thread. A worker that waited its turn like any other
-/// would let the queues of a busy node grow. It is no real-time priority: a worker must not starve those it works for.
-///
-/// # Errors
-/// Without CAP_SYS_NICE.
-pub fn take_precedence() -> io::Result<()> {
-    const THIS_THREAD: libc::id_t = 0;
-    // SAFETY: takes integers only.
-    sys::check(unsafe { libc::setpriority(libc::PRIO_PROCESS, THIS_THREAD, PRECEDENCE) } as isize).map(drop)
-}
-
-/// A nice value.
-const PRECEDENCE: libc::c_int = -10;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,18 +50,5 @@ mod tests {
         };
         assert_eq!(std::thread::spawn(stays).join().unwrap(), [last]);
         assert!(stay_on(1023).is_err() && stay_on(1 << 20).is_err(), "there is no such CPU");
-    }
-
-    #[test]
-    fn a_thread_takes_precedence_for_itself_alone() {
-        // SAFETY: takes integers only.
-        let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-        let before = nice();
-        let taken = std::thread::spawn(move || take_precedence().map(|()| nice())).join().unwrap();
-        match taken {
-            Ok(nice) => assert_eq!(nice, PRECEDENCE),
-            Err(error) => eprintln!("SKIPPED: precedence needs CAP_SYS_NICE: {error}"),
-        }
-        assert_eq!(nice(), before);
     }
 }
