@@ -2,6 +2,7 @@
 
 mod capture;
 mod check;
+mod cleanup;
 mod completions;
 mod demo;
 mod input;
@@ -73,6 +74,9 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = check::Output::Table, value_name = "FORMAT")]
         output: check::Output,
     },
+    /// Remove what runs with --persist, or killed ones, have left: device, routes, rules, settings
+    #[command(after_help = AFTER_CLEANUP)]
+    Cleanup,
     /// Show two nodes, pods and service VIPs at work in this process, without root
     Demo(demo::DemoArgs),
 }
@@ -96,6 +100,10 @@ underlay address by the underlay; all others are passed over. The clock is the c
 connections.
 Exit codes: 0 nothing was dropped but for reasons that --allow names, 1 something was, 2 wrong usage or configuration.";
 
+const AFTER_CLEANUP: &str = "\
+Refuses while a run lives. The files of --state-dir and subnet.env stay.
+Exit codes: 0 nothing is left, 1 something is.";
+
 const AFTER_CHECK: &str = "\
 `windlass run` makes the same checks first. An error keeps it from running, unless --ignore names the check.
 Exit codes: 0 nothing worse than warnings, 1 an error was found, 2 wrong usage or configuration.";
@@ -116,6 +124,7 @@ pub(crate) fn main() -> ExitCode {
         (Command::Replay(args), Some(arguments)) => replay::run(&args, arguments),
         (Command::Completions { shell }, _) => completions::run(Cli::command(), shell).map(succeeded),
         (Command::Man, _) => man::run(Cli::command()).map(succeeded),
+        (Command::Cleanup, _) => cleanup::run().map(succeeded),
         (Command::Demo(args), _) => demo::run(&args).map(succeeded),
         (_, None) => Ok(ExitCode::SUCCESS),
     };

@@ -106,6 +106,8 @@ pub struct Config {
     pub wait: Duration,
     /// Where is kept what outlives a run.
     pub state_dir: PathBuf,
+    /// Whether device, addresses, routes and rules are left standing at exit.
+    pub persist: bool,
     /// The file that the flannel CNI plugin reads; `None` when it is not to be written.
     pub subnet_env: Option<PathBuf>,
     /// This node's name.
@@ -184,6 +186,7 @@ impl Config {
             .unwrap_or(Duration::from_secs(300)),
             state_dir: one(settings, "state-dir", "an absolute path", absolute_path)?
                 .unwrap_or("/var/lib/windlass".into()),
+            persist: yes(settings, "persist")?,
             subnet_env: one(settings, "subnet-env", "an absolute path, or off", |text| match text {
                 "off" => Some(None),
                 _ => absolute_path(text).map(Some),
@@ -422,11 +425,12 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 33] = [
+    const VALUES: [(&str, &str); 35] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),
         ("state-dir", "/var/lib/other"),
+        ("persist", "true"),
         ("subnet-env", "off"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
@@ -444,6 +448,7 @@ mod tests {
         ("source-ports", "4"),
         ("ring-capacity", "1024"),
         ("strict-vxlan", "true"),
+        ("accept-inner-vlan", "true"),
         ("allow-unknown-vteps", "true"),
         ("dscp", "46"),
         ("annotation-prefix", "flannel.example.org"),

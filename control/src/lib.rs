@@ -17,5 +17,6 @@ pub mod inspect;
 pub mod node;
 pub mod registration;
 pub mod replay;
+pub mod snapshot;
 pub mod source;
 pub mod system;

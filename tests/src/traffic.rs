@@ -1,7 +1,7 @@
 //! Traffic between namespaces: ping, and `windlass-traffic` as server and client of TCP, UDP and DNS.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -66,6 +66,26 @@ impl Traffic {
         let to = SocketAddr::new(to, port);
         let said = run(self.command(from, "tcp").arg(to.to_string()).arg(bytes.to_string()));
         parse_seen(&said.with_context(|| format!("TCP {} -> {to}, {bytes} bytes", from.name()))?)
+    }
+
+    /// Gives bytes back over TCP on one address until the server is dropped.
+    ///
+    /// # Errors
+    /// When it cannot bind there.
+    pub fn echo(&self, at: &Netns, address: IpAddr, port: u16) -> Result<Guarded> {
+        Guarded::spawn_ready(self.command(at, "echo").arg(SocketAddr::new(address, port).to_string()))
+            .with_context(|| format!("an echo server on {address} port {port} in {}", at.name()))
+    }
+
+    /// Opens so many connections to an echo server. Once `file` exists, each is tried again, and the exit code is 0
+    /// when all of them still work.
+    ///
+    /// # Errors
+    /// When one cannot be opened.
+    pub fn hold(&self, from: &Netns, to: SocketAddr, count: usize, file: &Path) -> Result<Guarded> {
+        let (to, count) = (to.to_string(), count.to_string());
+        Guarded::spawn_ready(self.command(from, "hold").args([&to, &count]).arg(file))
+            .with_context(|| format!("{count} connections {} -> {to}", from.name()))
     }
 
     /// Sends one datagram of each size and expects each back, byte for byte.

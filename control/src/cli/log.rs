@@ -9,7 +9,7 @@ use windlass_control::config::{Config, LogFormat};
 /// said by us, with the remedy.
 pub(crate) fn start(config: &Config) {
     let level = match config.verbose {
-        0 => "info,kube_client=error",
+        0 => "info,kube_client=off",
         1 => "debug,kube_client=info,hyper_util=info,rustls=info,tower=info",
         _ => "trace",
     };

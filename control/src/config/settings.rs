@@ -31,9 +31,14 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_WAIT", value_name = "SECONDS", hide_env_values = true)]
     wait: Option<String>,
 
-    /// Folder for what outlives a run: the VTEPs' MACs [default: /var/lib/windlass]
+    /// Folder for what outlives a run: MACs, the cluster, connections [default: /var/lib/windlass]
     #[arg(long, env = "WINDLASS_STATE_DIR", value_name = "PATH", hide_env_values = true)]
     state_dir: Option<String>,
+
+    /// Leave device, routes and rules standing at exit for the next run or `windlass cleanup` [default: false]
+    #[arg(long, env = "WINDLASS_PERSIST", value_name = "BOOL", num_args = 0..=1,
+        default_missing_value = "true", hide_env_values = true)]
+    persist: Option<String>,
 
     /// File written for the flannel CNI plugin, or "off" [default: /run/flannel/subnet.env]
     #[arg(long, env = "WINDLASS_SUBNET_ENV", value_name = "PATH", hide_env_values = true)]
@@ -165,11 +170,12 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 35] = [
+pub const NAMES: [&str; 36] = [
     "manifests",
     "kubeconfig",
     "wait",
     "state-dir",
+    "persist",
     "subnet-env",
     "node",
     "underlay-addr",

@@ -62,6 +62,8 @@ pub struct SurveyedLink {
     pub vxlan_vni: Option<u32>,
     /// The UDP port of a vxlan device.
     pub vxlan_port: Option<u16>,
+    /// Whether it is our device, left standing by a run that has ended.
+    pub kept: bool,
     /// Those of [`OFFLOADS`] that it could have and that are off.
     pub offloads_off: Vec<&'static str>,
 }

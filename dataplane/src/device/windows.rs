@@ -68,6 +68,7 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     let underlay = DualStack::new(v4, v6);
     let worker = WorkerIo { overlay: Box::new(overlay), underlay: Box::new(underlay), wait: Box::new(wait) };
     Ok(Opened {
+        keeper: None,
         workers: vec![worker],
         wakers: vec![waker],
         device: config.name.clone(),

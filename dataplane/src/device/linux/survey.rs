@@ -141,6 +141,7 @@ fn netlink_seen<T>(what: &str, look: impl FnOnce(&Netlink) -> io::Result<T>) -> 
 fn surveyed_links(netlink: &Netlink) -> io::Result<Vec<SurveyedLink>> {
     let surveyed = |link: links::Link| SurveyedLink {
         offloads_off: offloads_off(&link.name),
+        kept: link.is_kept(),
         name: link.name,
         index: link.index,
         mtu: link.mtu,
