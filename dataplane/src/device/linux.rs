@@ -44,8 +44,8 @@ pub use survey::{managed_by, probe_vxlan_port, survey};
 pub use tun::{Tun, TunConfig, TunOffload};
 
 /// A batch that holds so many bytes takes no more: what is read is sent on before it has left the core's cache, and
-/// the other direction gets its turn.
-const BATCH_LEN: usize = 256 << 10;
+/// the other direction gets its turn. Two superpackets: a packet behind a bulk flow waits for turns of this length.
+const BATCH_LEN: usize = 128 << 10;
 
 #[cfg(test)]
 mod host_tests;

@@ -15,7 +15,7 @@ use windlass_tests::traffic::ping;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What a veth is like that aggregates.
-const AGGREGATES: &str = "generic-receive-offload on, rx-udp-gro-forwarding on, 20000 ns, 2 polls";
+const AGGREGATES: &str = "generic-receive-offload on, rx-udp-gro-forwarding on, 40000 ns, 1 polls";
 
 /// Whether the veth of each pod of a node aggregates, in the order of the veths.
 fn veths(netns: &Netns) -> Result<Vec<String>> {

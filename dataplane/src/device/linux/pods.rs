@@ -26,10 +26,10 @@ enum Setting {
 }
 
 /// What makes a veth aggregate: GRO also for UDP that is forwarded, and a moment's wait for more to come. A veth that
-/// is to send what it has at once is polled again at most twice, 20 us apart.
+/// is to send what it has at once is polled once more, 40 us later.
 const TUNED: [(Setting, &str); 4] = [
-    (Setting::Attribute("gro_flush_timeout"), "20000"),
-    (Setting::Attribute("napi_defer_hard_irqs"), "2"),
+    (Setting::Attribute("gro_flush_timeout"), "40000"),
+    (Setting::Attribute("napi_defer_hard_irqs"), "1"),
     (Setting::Feature("rx-udp-gro-forwarding"), "1"),
     (Setting::Feature("rx-gro"), "1"),
 ];
