@@ -233,6 +233,9 @@ fn join_and_check(cluster: &mut RealCluster<'_>, wire: &Netns, ours: &Host, stoc
         wait_for_the_services(&pod.netns)?;
     }
     ensure!(cluster.get("/apis/networking.k8s.io/v1/servicecidrs")?.contains(SERVICE_CIDR), "no ServiceCIDR");
+    let log = node.log();
+    let warned = log.lines().find(|line| line.contains("WARN") && !line.contains("node-51"));
+    ensure!(warned.is_none(), "the least rights are not enough: {warned:?}");
     check_matrix(cluster, &scene, [ours, stock])?;
     check_outside(wire, &scene, [ours, stock])?;
     node.stop()
