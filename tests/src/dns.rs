@@ -1,16 +1,16 @@
 //! A real DNS server in a pod, as kube-dns is one.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::netns::on_path;
+use crate::netns::{Netns, on_path};
 use crate::objects::ServiceSpec;
 use crate::pod::Pod;
 use crate::process::{Guarded, wait_until};
-use crate::topology::Family;
+use crate::topology::FAMILIES;
 use crate::traffic::{Traffic, Transport};
 
 /// The cluster's DNS service.
@@ -32,17 +32,32 @@ pub fn missing_ability() -> Option<String> {
 /// # Errors
 /// When it does not start.
 pub fn serve_dns(pod: &Pod, traffic: &Traffic, (name, address): (&str, Ipv4Addr)) -> Result<Guarded> {
-    let mut command = pod.netns.command("dnsmasq");
+    let listen = FAMILIES.map(|family| pod.ip(family));
+    serve(&pod.netns, &listen, &[(name.to_owned(), address)], traffic)
+}
+
+/// Runs dnsmasq on those addresses, which knows those names, and waits until it answers on the last of them.
+///
+/// # Errors
+/// When it does not start.
+pub fn serve(
+    at: &Netns,
+    listen: &[IpAddr],
+    names: &[(String, Ipv4Addr)],
+    traffic: &Traffic,
+) -> Result<Guarded> {
+    let mut command = at.command("dnsmasq");
     command
         .args(["--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--user=root"])
         .args(["--pid-file=", "--bind-interfaces", "--except-interface=lo", "--log-facility=-"])
-        .arg(format!("--listen-address={},{}", pod.address, pod.address_v6))
-        .arg(format!("--address=/{name}/{address}"))
+        .args(listen.iter().map(|address| format!("--listen-address={address}")))
+        .args(names.iter().map(|(name, address)| format!("--address=/{name}/{address}")))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let server = Guarded::spawn(&mut command)?;
+    let (address, (name, _)) = listen.last().zip(names.last()).context("an address and a name to serve")?;
     wait_until("dnsmasq to answer in its own pod", Duration::from_secs(20), || {
-        Ok(traffic.dns(&pod.netns, pod.ip(Family::V6), name, Transport::Tcp).is_ok())
+        Ok(traffic.dns(at, *address, name, Transport::Tcp).is_ok())
     })?;
     Ok(server)
 }

@@ -20,6 +20,7 @@ pub mod packets;
 pub mod peer;
 pub mod pod;
 pub mod process;
+pub mod real_cluster;
 pub mod scrapers;
 pub mod sim;
 pub mod topology;

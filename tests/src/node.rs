@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -14,7 +14,9 @@ use crate::binary;
 use crate::netns::{Netns, scratch_folder};
 use crate::objects::Objects;
 use crate::process::{Guarded, wait_until};
-use crate::topology::{CLUSTER_CIDR, CLUSTER_CIDR_V6, Host, SERVICE_CIDR, SERVICE_CIDR_V6, VXLAN_PORT};
+use crate::topology::{
+    CLUSTER_CIDR, CLUSTER_CIDR_V6, FAMILIES, Family, Host, SERVICE_CIDR, SERVICE_CIDR_V6, VXLAN_PORT,
+};
 
 /// The overlay device's default name.
 pub const DEVICE: &str = "windlass0";
@@ -32,6 +34,8 @@ pub struct WindlassNode<'a> {
     host: &'a Host,
     folders: Folders,
     flags: Vec<String>,
+    /// The cluster's families.
+    families: &'static [Family],
     before: BTreeSet<String>,
     process: Guarded,
     stopped: bool,
@@ -67,6 +71,17 @@ impl<'a> WindlassNode<'a> {
         Ok(node)
     }
 
+    /// As [`WindlassNode::join`], to a real cluster of IPv4 alone, with that kubeconfig.
+    ///
+    /// # Errors
+    /// As [`WindlassNode::start`].
+    pub fn join_real(host: &'a Host, kubeconfig: &Path, flags: &[&str]) -> Result<Self> {
+        let mut node = Self::launch(host, Folders::with_kubeconfig(kubeconfig)?, flags)?;
+        node.families = &[Family::V4];
+        node.wait_until_up()?;
+        Ok(node)
+    }
+
     /// Starts it with the cluster from an API server, and does not wait for it to be up.
     ///
     /// # Errors
@@ -79,7 +94,7 @@ impl<'a> WindlassNode<'a> {
         let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
         let before = state_of(&host.netns)?;
         let process = Guarded::spawn(&mut folders.command(host, &flags, Hindrance::None)?)?;
-        Ok(Self { host, folders, flags, before, process, stopped: false })
+        Ok(Self { host, folders, flags, families: &FAMILIES, before, process, stopped: false })
     }
 
     /// The node's namespace and data.
@@ -103,7 +118,13 @@ impl<'a> WindlassNode<'a> {
     /// What it has written for the CNI plugin.
     #[must_use]
     pub fn subnet_env(&self) -> String {
-        fs::read_to_string(self.folders.run().join("flannel/subnet.env")).unwrap_or_default()
+        fs::read_to_string(self.subnet_env_path()).unwrap_or_default()
+    }
+
+    /// Where it writes that.
+    #[must_use]
+    pub fn subnet_env_path(&self) -> PathBuf {
+        self.folders.run().join("flannel/subnet.env")
     }
 
     /// What it has said so far on both outputs.
@@ -242,11 +263,12 @@ impl<'a> WindlassNode<'a> {
     /// When it ends, or is not up within 10 s.
     pub fn wait_until_up(&mut self) -> Result<()> {
         let (process, folders, netns) = (&mut self.process, &self.folders, &self.host.netns);
+        let families = self.families;
         wait_until("`windlass run` to be up", START_LIMIT, || {
             if let Some(code) = process.exit_code()? {
                 bail!("`windlass run` ended with code {code}:\n{}", folders.log());
             }
-            Ok(carries_routes(netns) && port_is_bound(netns))
+            Ok(families.iter().all(|family| carries_routes(netns, *family)) && port_is_bound(netns))
         })
     }
 }
@@ -360,11 +382,22 @@ impl Folders {
 
     fn with_api(server: &ApiServer) -> Result<Self> {
         let mut folders = Self { root: scratch_folder("node")?, source: Vec::new() };
-        fs::create_dir(folders.run())?;
         let kubeconfig = server.kubeconfig(folders.root.path(), "secret")?;
-        folders.source = vec!["--kubeconfig".into(), kubeconfig.into()];
-        folders.add_state_dir();
+        folders.join_by(&kubeconfig)?;
         Ok(folders)
+    }
+
+    fn with_kubeconfig(kubeconfig: &Path) -> Result<Self> {
+        let mut folders = Self { root: scratch_folder("node")?, source: Vec::new() };
+        folders.join_by(kubeconfig)?;
+        Ok(folders)
+    }
+
+    fn join_by(&mut self, kubeconfig: &Path) -> Result<()> {
+        fs::create_dir(self.run())?;
+        self.source = vec!["--kubeconfig".into(), kubeconfig.into()];
+        self.add_state_dir();
+        Ok(())
     }
 
     fn add_state_dir(&mut self) {
@@ -430,11 +463,13 @@ impl Folders {
     }
 }
 
-fn carries_routes(netns: &Netns) -> bool {
-    let routes = |family: &str| netns.ip(&format!("{family} route show dev {DEVICE}")).unwrap_or_default();
-    let (v4, v6) = (routes("-4"), routes("-6"));
-    [CLUSTER_CIDR, SERVICE_CIDR].iter().all(|cidr| v4.contains(cidr))
-        && [CLUSTER_CIDR_V6, SERVICE_CIDR_V6].iter().all(|cidr| v6.contains(cidr))
+fn carries_routes(netns: &Netns, family: Family) -> bool {
+    let (flag, cidrs) = match family {
+        Family::V4 => ("-4", [CLUSTER_CIDR, SERVICE_CIDR]),
+        Family::V6 => ("-6", [CLUSTER_CIDR_V6, SERVICE_CIDR_V6]),
+    };
+    let routes = netns.ip(&format!("{flag} route show dev {DEVICE}")).unwrap_or_default();
+    cidrs.iter().all(|cidr| routes.contains(cidr))
 }
 
 fn port_is_bound(netns: &Netns) -> bool {

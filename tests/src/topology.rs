@@ -189,6 +189,12 @@ impl Topology {
         ApiServer::start_in(&self.wire, API_SERVER, objects)
     }
 
+    /// The wire's own namespace, where whatever serves the nodes may run.
+    #[must_use]
+    pub fn wire(&self) -> &Netns {
+        &self.wire
+    }
+
     /// The node at `index`, in the order given.
     ///
     /// # Errors

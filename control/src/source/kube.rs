@@ -253,9 +253,11 @@ impl Known {
         }
     }
 
-    /// The kinds that we do without.
+    /// The kinds that we do without. The old place of flannel's ConfigMap is of no concern where the new one has it.
     fn withheld(&self) -> impl Iterator<Item = Problem> {
-        let withheld = self.kinds.iter().filter(|(_, progress)| !progress.is_listed);
+        let is_concern = |kind| kind != Kind::OldFlannelConfig || !self.mirror.has_flannel_config();
+        let withheld =
+            self.kinds.iter().filter(move |(kind, progress)| !progress.is_listed && is_concern(**kind));
         withheld.filter_map(|(kind, progress)| {
             Some(Problem::new(kind.to_string(), progress.failure.as_ref()?.to_string()))
         })
@@ -375,7 +377,9 @@ impl<K: Mirrored> Listener<K> for Following<'_> {
         let mut known = self.shared.lock();
         // All kinds fail alike when the server is away.
         let is_said = known.kinds.values().any(|progress| progress.failure.as_ref() == Some(&failure));
-        match is_said || failure.is_gone() {
+        // Whether this one is missed is known when the others are, and told with what cannot be used.
+        let is_optional = self.kind == Kind::OldFlannelConfig && failure.is_withheld();
+        match is_said || is_optional || failure.is_gone() {
             true => tracing::debug!("{}: {failure}", self.kind),
             false => tracing::warn!("{failure}; what is known of the cluster stays as it is"),
         }

@@ -110,6 +110,11 @@ impl Mirror {
         }
     }
 
+    /// Whether flannel's ConfigMap is where flannel installs it.
+    pub(super) fn has_flannel_config(&self) -> bool {
+        !self.flannel_config.objects.is_empty()
+    }
+
     /// What cannot be used.
     pub(super) fn problems(&self) -> Vec<Problem> {
         let of_nodes = self.nodes.problems.values().chain(self.services.problems.values());
