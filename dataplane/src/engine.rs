@@ -1,8 +1,7 @@
 //! The packet engine: sans-IO, batch in, batch out, the clock an argument.
 //!
 //! `encap` and `decap` hold the two journeys, each one function from top to bottom. Both ask the flow cache
-//! first and the slow path (`decide`, then `commit`) on a miss. While a packet is on its way, the flow-cache entry of
-//! one a few places behind begins to be fetched.
+//! first and the slow path (`decide`, then `commit`) on a miss. Each goes over a batch twice: `stage` says why.
 
 pub mod commit;
 pub mod decap;
@@ -12,6 +11,7 @@ mod flows;
 pub mod observe;
 mod rate_limit;
 mod respond;
+mod stage;
 mod templates;
 pub mod verdict;
 
@@ -36,6 +36,7 @@ use commit::NotCommitted;
 use decide::{Decision, Ingress, Related};
 use flows::{Action, Flows, Place};
 use observe::Silent;
+use stage::{Stage, Staged};
 use templates::Templates;
 use verdict::{DropReason, Egress, Verdict};
 
@@ -104,6 +105,8 @@ pub struct Engine {
     templates: Templates,
     fragments: FragmentTable,
     limit: rate_limit::RateLimit,
+    from_overlay: Stage<()>,
+    from_underlay: Stage<decap::Came>,
 }
 
 /// What is left to do with a packet once it is decided.
@@ -114,10 +117,6 @@ enum Resolved {
     Reject(DropReason),
     Drop(DropReason),
 }
-
-/// How many packets before its turn a flow's cache entry begins to be fetched: a look into memory takes about as long
-/// as a dozen packets whose entries are there.
-const PREFETCH_AHEAD: usize = 12;
 
 /// Expired entries looked at per call of [`Engine::expire`]: some 20 us of work.
 const EXPIRY_BUDGET: usize = 256;
@@ -144,6 +143,8 @@ impl Engine {
             templates: Templates::default(),
             fragments: FragmentTable::default(),
             limit: rate_limit::RateLimit::default(),
+            from_overlay: Stage::new(),
+            from_underlay: Stage::new(),
         }
     }
 
@@ -164,14 +165,15 @@ impl Engine {
 
     /// The flow cache's answer.
     #[inline(always)]
-    fn cached(
+    fn cached<T>(
         &mut self,
         tables: &ForwardingTables,
-        inner: &InnerPacket,
+        staged: &Staged<T>,
         id: IngressId,
         now: Instant,
     ) -> Option<Place> {
-        let place = self.flows.lookup(inner, id, tables, &self.connections, now.tick());
+        let Staged { inner, hash, .. } = staged;
+        let place = self.flows.lookup(inner, *hash, id, tables, &self.connections, now.tick());
         self.counters.cache_hits.add(u64::from(place.is_some()));
         place
     }

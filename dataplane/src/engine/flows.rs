@@ -6,14 +6,13 @@ use std::sync::Arc;
 use super::decide::Decision;
 use crate::flow_cache::{CachedAction, FlowCache, IngressId};
 use crate::lb::conntrack::Conntrack;
-use crate::lb::rewrite::{self, Rewrite};
+use crate::lb::rewrite::{self, Replacement, Rewrite};
 use crate::packet::{PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
 use crate::wire::flow::{Addresses, FlowKey};
 use crate::wire::inner::{Fragment, InnerPacket};
-use crate::wire::protocol::{L4, Protocol};
+use crate::wire::protocol::L4;
 use crate::wire::tcp::{FIN, RST, SYN};
-use crate::wire::{ipv4, ipv6};
 
 /// One worker's flow caches.
 pub(super) struct Flows {
@@ -48,17 +47,12 @@ impl Flows {
         Self { v4: FlowCache::new(entries, seed), v6: FlowCache::new(entries / 4, seed) }
     }
 
-    /// Begins to fetch what was decided about the flow of a packet that comes a little later. It is not parsed yet.
+    /// Begins to fetch what was decided about a flow that is looked up a little later, and says by which hash.
     #[inline]
-    pub(super) fn prefetch(&self, packet: &[u8]) {
-        match packet {
-            [0x45, _, _, _, _, _, _, _, _, protocol, ..] => {
-                self.v4.prefetch(packet, ipv4::HEADER_LEN, Protocol(*protocol));
-            }
-            [0x60..=0x6f, _, _, _, _, _, protocol, ..] => {
-                self.v6.prefetch(packet, ipv6::HEADER_LEN, Protocol(*protocol));
-            }
-            _ => {}
+    pub(super) fn prefetch(&self, flow: &FlowKey) -> u64 {
+        match flow.src {
+            IpAddr::V4(_) => self.v4.prefetch(flow),
+            IpAddr::V6(_) => self.v6.prefetch(flow),
         }
     }
 
@@ -67,6 +61,7 @@ impl Flows {
     pub(super) fn lookup(
         &mut self,
         packet: &InnerPacket,
+        hash: u64,
         ingress: IngressId,
         tables: &ForwardingTables,
         connections: &Conntrack,
@@ -77,8 +72,8 @@ impl Flows {
         }
         let flow = &packet.flow;
         match flow.src {
-            IpAddr::V4(_) => self.v4.lookup(flow, ingress, tables, connections, tick).map(Place::V4),
-            IpAddr::V6(_) => self.v6.lookup(flow, ingress, tables, connections, tick).map(Place::V6),
+            IpAddr::V4(_) => self.v4.lookup(flow, hash, ingress, tables, connections, tick).map(Place::V4),
+            IpAddr::V6(_) => self.v6.lookup(flow, hash, ingress, tables, connections, tick).map(Place::V6),
         }
     }
 
@@ -168,28 +163,29 @@ impl ActionRef<'_> {
     }
 
     /// Rewrites the packet if its flow is translated.
-    #[inline]
+    #[inline(always)]
     pub(super) fn translate(&self, pool: &mut PacketPool, packet: &PacketBuf, inner: &InnerPacket) {
         match self {
-            Self::V4(action) => translate(action, pool, packet, inner),
-            Self::V6(action) => translate(action, pool, packet, inner),
+            Self::V4(action) => {
+                action.replacement().into_iter().for_each(|new| translate(new, pool, packet, inner))
+            }
+            Self::V6(action) => {
+                action.replacement().into_iter().for_each(|new| translate(new, pool, packet, inner))
+            }
         }
     }
 }
 
-#[inline]
 fn translate<A: Addresses>(
-    action: &CachedAction<A>,
+    new: &Replacement<A>,
     pool: &mut PacketPool,
     packet: &PacketBuf,
     inner: &InnerPacket,
 ) {
-    if let Some(new) = action.replacement() {
-        let place = rewrite::Place {
-            protocol: inner.flow.protocol,
-            l4_offset: (inner.fragment != Fragment::Later).then_some(usize::from(inner.l4_offset)),
-            checksum: packet.checksum,
-        };
-        rewrite::apply(pool.bytes_mut(packet), place, new);
-    }
+    let place = rewrite::Place {
+        protocol: inner.flow.protocol,
+        l4_offset: (inner.fragment != Fragment::Later).then_some(usize::from(inner.l4_offset)),
+        checksum: packet.checksum,
+    };
+    rewrite::apply(pool.bytes_mut(packet), place, new);
 }

@@ -25,7 +25,7 @@ pub(super) struct WayIn {
     pub(super) dst_mac: Mac,
 }
 
-/// In two words (IPv4) or three: every packet of a node that talks to several looks one up.
+/// In two words (IPv4) or three: many packets of a node that talks to many look one up.
 impl Hash for WayIn {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -73,13 +73,17 @@ impl Template {
     }
 }
 
+/// Two KB at most: a part of the nearest cache that is worth it.
+const RECENT_INGRESSES: usize = 32;
+
 /// The encapsulations and ingresses that cached flows refer to.
 #[derive(Default)]
 pub(super) struct Templates {
     templates: Vec<Template>,
     numbers: HashMap<(Vni, Mac, Mac, SocketAddr), u16>,
     ingresses: HashMap<WayIn, IngressId>,
-    last_ingress: Option<(WayIn, IngressId)>,
+    /// Those of the last packets, by the sender's lowest bits: most senders need no look into the table.
+    recent_ingresses: [Option<(WayIn, IngressId)>; RECENT_INGRESSES],
     ingresses_ever: u32,
 }
 
@@ -120,11 +124,16 @@ impl Templates {
     /// The number of an ingress that has been admitted before.
     #[inline]
     pub(super) fn ingress(&mut self, admitted: WayIn) -> Option<IngressId> {
-        match self.last_ingress {
-            Some((last, id)) if last == admitted => Some(id),
+        let low_bits = match admitted.source {
+            IpAddr::V4(source) => source.to_bits() as usize,
+            IpAddr::V6(source) => source.to_bits() as usize,
+        };
+        let recent = &mut self.recent_ingresses[low_bits % RECENT_INGRESSES];
+        match recent {
+            Some((known, id)) if *known == admitted => Some(*id),
             _ => {
                 let id = *self.ingresses.get(&admitted)?;
-                self.last_ingress = Some((admitted, id));
+                *recent = Some((admitted, id));
                 Some(id)
             }
         }

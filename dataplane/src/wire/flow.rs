@@ -115,9 +115,6 @@ pub trait Addresses: Copy + Eq + Default + AsRef<[u8]> {
 
     /// Those of a flow of this family; zeros for the other family.
     fn of(flow: &FlowKey) -> Self;
-
-    /// Those in the IP header that `bytes` begin with, if there are so many.
-    fn peek(bytes: &[u8]) -> Option<Self>;
 }
 
 impl Addresses for [u8; 8] {
@@ -128,11 +125,6 @@ impl Addresses for [u8; 8] {
     fn of(flow: &FlowKey) -> Self {
         let (IpAddr::V4(src), IpAddr::V4(dst)) = (flow.src, flow.dst) else { return Self::default() };
         (u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits())).to_be_bytes()
-    }
-
-    #[inline]
-    fn peek(bytes: &[u8]) -> Option<Self> {
-        bytes.get(Self::OFFSET..)?.first_chunk().copied()
     }
 }
 
@@ -148,11 +140,6 @@ impl Addresses for [u8; 32] {
             both[16..].copy_from_slice(&dst.octets());
         }
         both
-    }
-
-    #[inline]
-    fn peek(bytes: &[u8]) -> Option<Self> {
-        bytes.get(Self::OFFSET..)?.first_chunk().copied()
     }
 }
 
