@@ -207,6 +207,7 @@ impl Engine {
         now: Instant,
     ) -> Resolved {
         self.counters.cache_misses.add(1);
+        let room = id.and_then(|id| Some((self.flows.make_room(packet, id)?, id)));
         let decision = match self.decide_and_commit(tables, packet, related, ingress, now) {
             Ok(decision) => decision,
             Err(reason) => return Resolved::Drop(reason),
@@ -219,9 +220,9 @@ impl Engine {
                 let Some(action) = self.action(packet, rewrite.as_ref(), egress) else {
                     return Resolved::Drop(DropReason::NoBuffer);
                 };
-                if let Some(id) = id.filter(|_| decision.dependencies.is_complete()) {
+                if let Some((place, id)) = room.filter(|_| decision.dependencies.is_complete()) {
                     let decided_at = (tables.generation(), now.tick());
-                    self.flows.install(packet, id, action, &decision, decided_at);
+                    self.flows.install(place, (&packet.flow, id), action, &decision, decided_at);
                 }
                 Resolved::Forward(action)
             }

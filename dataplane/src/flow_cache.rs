@@ -146,10 +146,27 @@ impl Dependencies {
     }
 }
 
-#[derive(Clone, Default)]
+/// What a revalidation needs besides.
+#[derive(Clone)]
+#[repr(align(64))]
 struct Cold {
     dependencies: Dependencies,
-    connection: Option<(Arc<Connection>, FlowDirection)>,
+    connection: Option<Arc<Connection>>,
+    /// Which way of the connection the flow is.
+    direction: FlowDirection,
+}
+
+const _: () = assert!(size_of::<Cold>() == 64);
+
+impl Cold {
+    fn new(dependencies: Dependencies, connection: Option<(Arc<Connection>, FlowDirection)>) -> Self {
+        let (connection, direction) = connection.unzip();
+        Self { dependencies, connection, direction: direction.unwrap_or(FlowDirection::Original) }
+    }
+
+    fn empty() -> Self {
+        Self::new(Dependencies::default(), None)
+    }
 }
 
 /// Entries that one flow may stand in: two groups that have nothing to do with each other. When as many flows as half
@@ -163,7 +180,12 @@ pub struct FlowCache<A> {
     hot: Box<[Hot<A>]>,
     cold: Box<[Cold]>,
     seed: u64,
+    /// Connections of flows that gave way.
+    displaced: Vec<Arc<Connection>>,
 }
+
+/// As many as a batch has new flows.
+const DISPLACED: usize = 64;
 
 impl<A: Addresses> FlowCache<A> {
     /// A cache of at least `entries` flows (rounded up to a power of two). `seed` keys its hash.
@@ -171,8 +193,9 @@ impl<A: Addresses> FlowCache<A> {
         let entries = entries.max(WAYS).next_power_of_two();
         Self {
             hot: in_huge_pages(Self::empty(), entries),
-            cold: in_huge_pages(Cold::default(), entries),
+            cold: in_huge_pages(Cold::empty(), entries),
             seed: folded_multiply(seed ^ WORD_KEY, !WORD_KEY),
+            displaced: Vec::with_capacity(DISPLACED),
         }
     }
 
@@ -246,50 +269,70 @@ impl<A: Addresses> FlowCache<A> {
         if hot.generation != tables.generation() && !cold.dependencies.are_current(tables) {
             return false;
         }
-        if let Some((connection, direction)) = &cold.connection {
+        if let Some(connection) = &cold.connection {
             if !connection.is_live() {
                 return false;
             }
-            connection.touch(*direction, tick);
+            connection.touch(cold.direction, tick);
         }
         hot.generation = tables.generation();
         hot.tick = last_seen(cold.connection.as_ref(), tick);
         true
     }
 
-    /// Remembers an action, in the place of the entry that was looked at longest ago if need be.
+    /// Where an action of `flow` is to stand: where it stood, in a free place, or in that of the entry that was looked at
+    /// longest ago. What stands there begins to be fetched.
+    pub fn make_room(&self, flow: &FlowKey, ingress: IngressId) -> usize {
+        let key = Key::new(flow, ingress);
+        let claim = |way: &usize| match &self.hot[*way] {
+            hot if hot.key == key => 0,
+            hot if hot.key.ingress == IngressId::EMPTY => 1,
+            hot => 2 + u64::from(hot.tick),
+        };
+        let hash = hash::<A>(flow, self.seed);
+        let place = self.ways(hash).into_iter().min_by_key(claim).unwrap_or(self.slot(hash));
+        hints::prefetch(&self.cold[place]);
+        place
+    }
+
+    /// Remembers an action where there [is room](Self::make_room) for it.
     pub fn install(
         &mut self,
-        flow: &FlowKey,
-        ingress: IngressId,
+        place: usize,
+        (flow, ingress): (&FlowKey, IngressId),
         action: CachedAction<A>,
         dependencies: Dependencies,
         connection: Option<(Arc<Connection>, FlowDirection)>,
-        decided_at: (u32, u32),
+        (generation, tick): (u32, u32),
     ) {
-        let key = Key::new(flow, ingress);
-        let (generation, tick) = decided_at;
-        let hash = hash::<A>(flow, self.seed);
-        let ways = self.ways(hash);
-        let index = self
-            .find(&key, hash)
-            .or_else(|| ways.into_iter().find(|way| self.hot[*way].key.ingress == IngressId::EMPTY))
-            .or_else(|| ways.into_iter().min_by_key(|way| self.hot[*way].tick))
-            .unwrap_or(ways[0]);
-        let tick = last_seen(connection.as_ref(), tick);
-        self.hot[index] = Hot { key, generation, tick, action };
-        self.cold[index] = Cold { dependencies, connection };
+        let cold = Cold::new(dependencies, connection);
+        let tick = last_seen(cold.connection.as_ref(), tick);
+        self.hot[place] = Hot { key: Key::new(flow, ingress), generation, tick, action };
+        if let Some(displaced) = std::mem::replace(&mut self.cold[place], cold).connection {
+            self.displace(displaced);
+        }
+    }
+
+    /// A connection that was not needed for long has to come from memory just to be let go of: later, at the latest when
+    /// there are [`DISPLACED`].
+    fn displace(&mut self, connection: Arc<Connection>) {
+        hints::prefetch(&*connection);
+        if self.displaced.len() == DISPLACED {
+            self.displaced.clear();
+        }
+        self.displaced.push(connection);
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.hot.fill(Self::empty());
-        self.cold.fill(Cold::default());
+        self.cold.fill(Cold::empty());
+        self.displaced.clear();
     }
 
     fn clear_entry(&mut self, index: usize) {
         self.hot[index] = Self::empty();
-        self.cold[index] = Cold::default();
+        self.cold[index] = Cold::empty();
     }
 
     #[inline]
@@ -316,6 +359,6 @@ fn in_huge_pages<T: Clone>(value: T, count: usize) -> Box<[T]> {
 }
 
 /// The tick an entry is stamped with: one that has passed, as long as its connection must see every packet.
-fn last_seen(connection: Option<&(Arc<Connection>, FlowDirection)>, tick: u32) -> u32 {
-    if connection.is_none_or(|(connection, _)| connection.is_settled()) { tick } else { tick.wrapping_sub(1) }
+fn last_seen(connection: Option<&Arc<Connection>>, tick: u32) -> u32 {
+    if connection.is_none_or(|connection| connection.is_settled()) { tick } else { tick.wrapping_sub(1) }
 }

@@ -10,7 +10,7 @@ use super::templates::WayIn;
 use super::verdict::DropReason;
 use super::{Engine, Outbox, Resolved, Settings, segments, translate_error};
 use crate::flow_cache::TO_OVERLAY;
-use crate::packet::{Checksum, DatagramBatch, PacketBuf, PacketPool};
+use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -31,12 +31,19 @@ impl Engine {
         let mut stage = std::mem::take(&mut self.from_underlay);
         for datagram in datagrams {
             self.counters.underlay.received_bytes.add(datagram.packet.len() as u64);
-            let outer = OuterHeader { source: datagram.remote.ip(), tos: datagram.tos };
-            for packet in gro_parts(pool, &datagram.packet) {
-                if stage.is_full() {
-                    self.decap_staged(&tables, pool, &mut stage, now, out);
+            if datagram.packet.segment_len == 0 {
+                // Not copied first: where it begins would be read back while it is still being written.
+                self.decap_read(pool, &datagram.packet, datagram, &mut stage);
+            } else {
+                for packet in gro_parts(pool, &datagram.packet) {
+                    self.decap_read(pool, &packet, datagram, &mut stage);
+                    if stage.is_full() {
+                        self.decap_staged(&tables, pool, &mut stage, now, out);
+                    }
                 }
-                self.decap_read(&tables, pool, packet, &outer, &mut stage);
+            }
+            if stage.is_full() {
+                self.decap_staged(&tables, pool, &mut stage, now, out);
             }
         }
         self.decap_staged(&tables, pool, &mut stage, now, out);
@@ -44,29 +51,27 @@ impl Engine {
     }
 
     /// 1. VXLAN and Ethernet headers, and the lengths of what they carry.
-    #[inline]
+    #[inline(never)]
     fn decap_read(
         &self,
-        tables: &ForwardingTables,
         pool: &PacketPool,
-        packet: PacketBuf,
-        outer: &OuterHeader,
+        packet: &PacketBuf,
+        datagram: &Datagram,
         stage: &mut Stage<Came>,
     ) {
         let Some(staged) = stage.next() else { return };
-        let frame = match Frame::parse(pool.bytes(&packet)) {
+        let frame = match Frame::parse(pool.bytes(packet)) {
             Ok(frame) => frame,
             Err(reason) => return self.drop_received(reason),
         };
-        staged.packet = packet;
+        staged.packet = *packet;
         staged.packet.pop(frame.ip_offset);
         if let Err(reason) = frame.read_inner(pool.bytes(&staged.packet), &mut staged.inner) {
             return self.drop_received(reason);
         }
         staged.packet.truncate(staged.inner.total_len as usize);
-        mend_superpacket(pool, &mut staged.packet, &staged.inner, tables.local().overlay_mtu);
         staged.hash = self.flows.prefetch(&staged.inner.flow);
-        staged.came = Came { frame, outer: *outer };
+        staged.came = Came { frame, outer: OuterHeader { source: datagram.remote.ip(), tos: datagram.tos } };
         stage.keep();
     }
 
@@ -78,7 +83,7 @@ impl Engine {
         now: Instant,
         out: &mut Outbox,
     ) {
-        stage.packets().iter().for_each(|staged| self.decap_packet(tables, pool, staged, now, out));
+        stage.packets().iter_mut().for_each(|staged| self.decap_packet(tables, pool, staged, now, out));
         stage.clear();
     }
 
@@ -87,11 +92,12 @@ impl Engine {
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
-        staged: &Staged<Came>,
+        staged: &mut Staged<Came>,
         now: Instant,
         out: &mut Outbox,
     ) {
-        let Staged { packet, inner, came: Came { frame, outer }, .. } = staged;
+        mend_superpacket(pool, &mut staged.packet, &staged.inner, tables.local().overlay_mtu);
+        let Staged { packet, inner, came: Came { frame, outer }, .. } = &*staged;
         let segments = segments(packet, inner);
         self.counters.underlay.received.add(segments);
         if frame.reserved_bits {
@@ -325,7 +331,10 @@ fn first_datagram_len(payload: &[u8]) -> Option<usize> {
 /// several segments as one packet (C11). Both are passed on to the device as such.
 #[inline]
 pub fn mend_superpacket(pool: &PacketPool, packet: &mut PacketBuf, inner: &InnerPacket, mtu: u32) {
-    let told = std::mem::take(&mut packet.segment_len);
+    let told = packet.segment_len;
+    if told > 0 {
+        packet.segment_len = 0;
+    }
     let checksum_offset = match inner.flow.protocol {
         Protocol::TCP => 16_u16,
         Protocol::UDP => 6,

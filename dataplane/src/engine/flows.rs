@@ -57,7 +57,7 @@ impl Flows {
     }
 
     /// Where that stands which was decided about a packet's flow; `None` for a packet that is always decided anew.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lookup(
         &mut self,
         packet: &InnerPacket,
@@ -86,28 +86,37 @@ impl Flows {
         }
     }
 
-    /// Remembers what was decided about a packet's flow, if other packets of it may go by that.
+    /// Where that is to stand which will be decided about a packet's flow, if other packets of it may go by that.
+    pub(super) fn make_room(&self, packet: &InnerPacket, ingress: IngressId) -> Option<Place> {
+        if packet.fragment != Fragment::Whole || matches!(packet.l4, L4::IcmpError | L4::Icmp) {
+            return None;
+        }
+        Some(match packet.flow.src {
+            IpAddr::V4(_) => Place::V4(self.v4.make_room(&packet.flow, ingress)),
+            IpAddr::V6(_) => Place::V6(self.v6.make_room(&packet.flow, ingress)),
+        })
+    }
+
+    /// Remembers what was decided about a flow.
     pub(super) fn install(
         &mut self,
-        packet: &InnerPacket,
-        ingress: IngressId,
+        place: Place,
+        flow: (&FlowKey, IngressId),
         action: Action,
         decision: &Decision,
         decided_at: (u32, u32),
     ) {
-        if packet.fragment != Fragment::Whole || matches!(packet.l4, L4::IcmpError | L4::Icmp) {
-            return;
-        }
         let connection =
             decision.connection().map(|(connection, direction)| (Arc::clone(connection), direction));
-        let (flow, dependencies) = (&packet.flow, decision.dependencies);
-        match action {
-            Action::V4(action) => {
-                self.v4.install(flow, ingress, action, dependencies, connection, decided_at);
+        let dependencies = decision.dependencies;
+        match (place, action) {
+            (Place::V4(place), Action::V4(action)) => {
+                self.v4.install(place, flow, action, dependencies, connection, decided_at);
             }
-            Action::V6(action) => {
-                self.v6.install(flow, ingress, action, dependencies, connection, decided_at);
+            (Place::V6(place), Action::V6(action)) => {
+                self.v6.install(place, flow, action, dependencies, connection, decided_at);
             }
+            _ => {}
         }
     }
 
@@ -167,10 +176,14 @@ impl ActionRef<'_> {
     pub(super) fn translate(&self, pool: &mut PacketPool, packet: &PacketBuf, inner: &InnerPacket) {
         match self {
             Self::V4(action) => {
-                action.replacement().into_iter().for_each(|new| translate(new, pool, packet, inner))
+                if let Some(new) = action.replacement() {
+                    translate(new, pool, packet, inner);
+                }
             }
             Self::V6(action) => {
-                action.replacement().into_iter().for_each(|new| translate(new, pool, packet, inner))
+                if let Some(new) = action.replacement() {
+                    translate(new, pool, packet, inner);
+                }
             }
         }
     }

@@ -16,8 +16,8 @@ pub(super) struct Staged<T> {
     pub(super) came: T,
 }
 
-/// A worker's batch: as many entries as that are fetched at once, and fit in the nearest cache.
-pub(super) const STAGED: usize = 64;
+/// So many entries are fetched at once: they, the packets and their places fit in half of the nearest cache.
+pub(super) const STAGED: usize = 32;
 
 /// Up to [`STAGED`] packets.
 #[derive(Default)]
@@ -50,8 +50,8 @@ impl<T: Copy + Default> Stage<T> {
 
     /// The packets, in the order in which they came.
     #[inline]
-    pub(super) fn packets(&self) -> &[Staged<T>] {
-        self.places.get(..self.taken).unwrap_or_default()
+    pub(super) fn packets(&mut self) -> &mut [Staged<T>] {
+        self.places.get_mut(..self.taken).unwrap_or_default()
     }
 
     pub(super) fn clear(&mut self) {

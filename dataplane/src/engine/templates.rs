@@ -11,6 +11,7 @@ use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{PacketBuf, PacketPool};
 use crate::wire::bytes::put_u16;
 use crate::wire::ethernet::{self, Mac};
+use crate::wire::flow::hash_addr_with;
 use crate::wire::inner::InnerPacket;
 use crate::wire::vxlan::{self, Vni};
 
@@ -25,17 +26,12 @@ pub(super) struct WayIn {
     pub(super) dst_mac: Mac,
 }
 
-/// In two words (IPv4) or three: many packets of a node that talks to many look one up.
+/// In two words (IPv4) or four: many packets of a node that talks to many look one up.
 impl Hash for WayIn {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let [a, b, c, d, e, f] = self.dst_mac.0;
-        let (mac, vni) = (u64::from_be_bytes([0, 0, a, b, c, d, e, f]), u64::from(self.vni.get()));
-        match self.source {
-            IpAddr::V4(source) => state.write_u64(u64::from(source.to_bits()) << 32 | vni),
-            IpAddr::V6(source) => state.write_u128(source.to_bits() ^ u128::from(vni) << 104),
-        }
-        state.write_u64(mac);
+        hash_addr_with(self.source, self.vni.get(), state);
+        self.dst_mac.hash(state);
     }
 }
 
