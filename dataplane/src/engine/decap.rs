@@ -50,7 +50,8 @@ impl Engine {
         self.from_underlay = stage;
     }
 
-    /// 1. VXLAN and Ethernet headers, and the lengths of what they carry.
+    /// 1. VXLAN and Ethernet headers, and the lengths of what they carry. Not part of the loop around it, which would leave
+    ///    it too few registers.
     #[inline(never)]
     fn decap_read(
         &self,

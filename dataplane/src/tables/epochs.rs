@@ -55,6 +55,9 @@ pub struct Dependency {
     epoch: u32,
 }
 
+/// This node's own: the first entry that [`Writer::new`](super::Writer::new) adds, and one that never goes.
+const LOCAL_SLOT: u32 = 0;
+
 /// The epoch of every entry of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Epochs {
@@ -67,8 +70,8 @@ impl Epochs {
     /// The dependency on `entry` as it is. An entry that does not exist has none: what was decided without
     /// it depends on the entry that decided instead.
     pub fn dependency(&self, entry: Entry) -> Option<Dependency> {
-        let slot = *self.slots.get(&entry)?;
-        Some(Dependency { slot, epoch: self.epochs[slot as usize] })
+        let slot = if entry == Entry::Local { LOCAL_SLOT } else { *self.slots.get(&entry)? };
+        Some(Dependency { slot, epoch: *self.epochs.get(slot as usize)? })
     }
 
     /// Whether the entry is still as it was.
