@@ -3,7 +3,6 @@
 //! The system's side gathers [`Facts`]; [`findings`] judges them and is pure. Each check has a name that stays,
 //! and by which a failed one can be ignored.
 
-mod catalog;
 mod cluster;
 mod filter;
 mod host;
@@ -16,11 +15,12 @@ use std::fmt;
 use serde::Serialize;
 use windlass_dataplane::device::Survey;
 
+use crate::catalog;
 use crate::cluster::{ClusterState, Problem};
 use crate::config::Config;
 use crate::node::{NodeError, NodeSettings};
 
-pub use catalog::{ALL, About, Check, ignorable};
+pub use crate::catalog::{ALL, About, Check};
 pub use host::tcp_ports;
 
 /// How much a finding matters.
@@ -123,8 +123,8 @@ pub struct Facts {
     pub vxlan_port: Option<Result<(), String>>,
     /// Why the metrics address cannot be had.
     pub metrics: Result<(), String>,
-    /// Whether another run of this program manages the host.
-    pub managed: bool,
+    /// Who manages the host, if another run of this program does.
+    pub managed_by: Option<String>,
 }
 
 /// What the checks are about: what is known of this node and its cluster.

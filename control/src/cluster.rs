@@ -44,7 +44,7 @@ fn keep_equal<K: Ord, V: Eq>(before: &BTreeMap<K, Arc<V>>, after: &mut BTreeMap<
     let mut before = before.iter().peekable();
     for (name, object) in after {
         while before.next_if(|(known, _)| *known < name).is_some() {}
-        if let Some((_, known)) = before.next_if(|(known, same)| *known == name && **same == *object) {
+        if let Some((_, known)) = before.next_if(|(known, same)| *known == name && *same == object) {
             *object = Arc::clone(known);
         }
     }

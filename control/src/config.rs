@@ -18,7 +18,7 @@ use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
 
 use crate::admin::socket;
-use crate::check;
+use crate::catalog;
 use crate::cluster::parse_cidr;
 
 pub use pin::Pin;
@@ -144,6 +144,8 @@ pub struct Config {
     pub ring_capacity: u32,
     /// Whether a reserved VXLAN bit drops the packet (A3).
     pub strict_vxlan: bool,
+    /// Deliver what tagged inner frames carry instead of dropping them.
+    pub accept_inner_vlan: bool,
     /// Whether an outer source may be no node's (E1).
     pub allow_unknown_vteps: bool,
     /// The outer DSCP (B4).
@@ -233,6 +235,7 @@ impl Config {
             ring_capacity: one(settings, "ring-capacity", RING_CAPACITY, ring_capacity)?
                 .unwrap_or(DEFAULT_RING_CAPACITY),
             strict_vxlan: yes(settings, "strict-vxlan")?,
+            accept_inner_vlan: yes(settings, "accept-inner-vlan")?,
             allow_unknown_vteps: yes(settings, "allow-unknown-vteps")?,
             dscp: one(settings, "dscp", "copy, or a number from 0 to 63", |text| match text {
                 "copy" => Some(Dscp::Copy),
@@ -335,8 +338,9 @@ fn cidrs(settings: &Settings, name: &'static str) -> Result<Vec<IpNet>, ConfigEr
 }
 
 fn ignored(settings: &Settings) -> Result<Vec<&'static str>, ConfigError> {
-    let wants = format!("a check that can be ignored: {}", check::ignorable().collect::<Vec<_>>().join(", "));
-    let name = |text: &str| check::ignorable().find(|name| *name == text);
+    let wants =
+        format!("a check that can be ignored: {}", catalog::ignorable().collect::<Vec<_>>().join(", "));
+    let name = |text: &str| catalog::ignorable().find(|name| *name == text);
     Ok(all(settings, "ignore", &wants, name)?.map_or_else(Vec::new, |(_, names)| names))
 }
 

@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod capture;
+pub mod catalog;
 pub mod changes;
 pub mod check;
 pub mod cluster;

@@ -14,7 +14,8 @@ use windlass_dataplane::wire::vxlan::Vni;
 use crate::cluster::{Announcement, ClusterState, NetConf, NetConfState, Node, Problem};
 use crate::config::Config;
 
-pub use underlay::{HostFacts, UnderlayChoice};
+pub use underlay::{HostFacts, UnderlayChoice, UnknownHost};
+pub(crate) use underlay::{USUAL_MTU, overhead};
 
 /// VNI and port where no net-conf.json is known: flannel's for Windows, which mixed clusters use.
 const VNI_WITHOUT_NET_CONF: Vni = constant_vni(4096);

@@ -89,119 +89,99 @@ impl fmt::Display for Signal {
 /// SIGINT and SIGTERM, caught from the moment this exists, so that none is lost while the host is set up.
 pub struct Signals {
     runtime: tokio::runtime::Runtime,
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    /// Ctrl-C and Ctrl-Break.
-    #[cfg(windows)]
-    interrupts: (tokio::signal::windows::CtrlC, tokio::signal::windows::CtrlBreak),
-    /// The console's window closes, or Windows does.
-    #[cfg(windows)]
-    ends: (tokio::signal::windows::CtrlClose, tokio::signal::windows::CtrlShutdown),
+    listeners: Listeners,
+}
+
+impl Signals {
+    /// Starts catching.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn install() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let guard = runtime.enter();
+        let listeners = Listeners::install()?;
+        drop(guard);
+        Ok(Self { runtime, listeners })
+    }
+
+    /// Whether one has come, which is taken note of and forgotten.
+    pub fn have_come(&mut self) -> bool {
+        let Self { runtime, listeners } = self;
+        runtime.block_on(async {
+            // Long enough for the runtime to hear of them.
+            tokio::time::timeout(Duration::from_millis(1), listeners.next()).await.is_ok()
+        })
+    }
+
+    /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.
+    pub fn wait_while(
+        self,
+        every: Duration,
+        wake: &Notify,
+        mut well: impl FnMut() -> bool,
+    ) -> Option<Signal> {
+        let Self { runtime, mut listeners } = self;
+        runtime.block_on(async move {
+            while well() {
+                tokio::select! {
+                    signal = listeners.next() => return Some(signal),
+                    () = wake.notified() => {}
+                    () = tokio::time::sleep(every) => {}
+                }
+            }
+            None
+        })
+    }
 }
 
 #[cfg(unix)]
-impl Signals {
-    /// Starts catching.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn install() -> io::Result<Self> {
+struct Listeners {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Listeners {
+    fn install() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let guard = runtime.enter();
-        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        drop(guard);
-        Ok(Self { runtime, interrupt, terminate })
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Whether one has come, which is taken note of and forgotten.
-    pub fn have_come(&mut self) -> bool {
-        let Self { runtime, interrupt, terminate } = self;
-        runtime.block_on(async move {
-            tokio::select! {
-                _ = interrupt.recv() => true,
-                _ = terminate.recv() => true,
-                // Long enough for the runtime to hear of them.
-                () = tokio::time::sleep(Duration::from_millis(1)) => false,
-            }
-        })
-    }
-
-    /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.
-    pub fn wait_while(
-        self,
-        every: Duration,
-        wake: &Notify,
-        mut well: impl FnMut() -> bool,
-    ) -> Option<Signal> {
-        let Self { runtime, mut interrupt, mut terminate } = self;
-        runtime.block_on(async move {
-            while well() {
-                tokio::select! {
-                    _ = interrupt.recv() => return Some(Signal::Interrupt),
-                    _ = terminate.recv() => return Some(Signal::Terminate),
-                    () = wake.notified() => {}
-                    () = tokio::time::sleep(every) => {}
-                }
-            }
-            None
-        })
+    /// The next one that comes; none is lost when nobody waits for it any more.
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::Terminate,
+        }
     }
 }
 
-/// Each listener lives as long as this does: while there is none, Windows ends the process at once.
+/// Each lives as long as this does: while there is none, Windows ends the process at once.
 #[cfg(windows)]
-impl Signals {
-    /// Starts catching.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn install() -> io::Result<Self> {
+struct Listeners {
+    key: tokio::signal::windows::CtrlC,
+    pause: tokio::signal::windows::CtrlBreak,
+    /// The console's window closes.
+    close: tokio::signal::windows::CtrlClose,
+    /// Windows ends.
+    shutdown: tokio::signal::windows::CtrlShutdown,
+}
+
+#[cfg(windows)]
+impl Listeners {
+    fn install() -> io::Result<Self> {
         use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let guard = runtime.enter();
-        let interrupts = (ctrl_c()?, ctrl_break()?);
-        let ends = (ctrl_close()?, ctrl_shutdown()?);
-        drop(guard);
-        Ok(Self { runtime, interrupts, ends })
+        Ok(Self { key: ctrl_c()?, pause: ctrl_break()?, close: ctrl_close()?, shutdown: ctrl_shutdown()? })
     }
 
-    /// Whether one has come, which is taken note of and forgotten.
-    pub fn have_come(&mut self) -> bool {
-        let Self { runtime, interrupts: (key, pause), ends: (close, shutdown) } = self;
-        runtime.block_on(async move {
-            tokio::select! {
-                _ = key.recv() => true,
-                _ = pause.recv() => true,
-                _ = close.recv() => true,
-                _ = shutdown.recv() => true,
-                () = tokio::time::sleep(Duration::from_millis(1)) => false,
-            }
-        })
-    }
-
-    /// Sleeps until one comes, or until `well`, asked `every` so often and at each `wake`, says no.
-    pub fn wait_while(
-        self,
-        every: Duration,
-        wake: &Notify,
-        mut well: impl FnMut() -> bool,
-    ) -> Option<Signal> {
-        let Self { runtime, interrupts: (mut key, mut pause), ends: (mut close, mut shutdown) } = self;
-        runtime.block_on(async move {
-            while well() {
-                tokio::select! {
-                    _ = key.recv() => return Some(Signal::Interrupt),
-                    _ = pause.recv() => return Some(Signal::Interrupt),
-                    _ = close.recv() => return Some(Signal::Terminate),
-                    _ = shutdown.recv() => return Some(Signal::Terminate),
-                    () = wake.notified() => {}
-                    () = tokio::time::sleep(every) => {}
-                }
-            }
-            None
-        })
+    /// The next one that comes; none is lost when nobody waits for it any more.
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.key.recv() => Signal::Interrupt,
+            _ = self.pause.recv() => Signal::Interrupt,
+            _ = self.close.recv() => Signal::Terminate,
+            _ = self.shutdown.recv() => Signal::Terminate,
+        }
     }
 }

@@ -111,7 +111,7 @@ fn the_api_gives_the_same_cluster_as_the_same_objects_in_a_file() -> Result<()> 
         served.push(found.with_context(|| format!("{plural} {}", text("/metadata/name")))?);
     }
     served.write(folder.path())?;
-    let loaded = manifests::load(&[folder.path().to_owned()], PREFIX)?;
+    let loaded = manifests::Manifests::new(&[folder.path().to_owned()], PREFIX).read()?;
     assert_eq!(*mirrored.state()?, loaded.state);
     Ok(())
 }

@@ -112,6 +112,14 @@ struct Hot<A> {
 
 const _: () = assert!(size_of::<Hot<[u8; 8]>>() == 64 && size_of::<Hot<[u8; 32]>>() == 128);
 
+/// What an entry must have been decided or revalidated under to be good without a further look: the snapshot's number and
+/// the connections' epoch of untranslated flows. Both only grow, so that their sum changes with either. To be read before
+/// what is decided.
+#[inline]
+pub fn generation(tables: &ForwardingTables, connections: &Conntrack) -> u32 {
+    tables.generation().wrapping_add(connections.direct_epoch())
+}
+
 /// The most table entries one decision can rest on: this node, service, two routes, neighbor, FDB or source.
 pub const MAX_DEPENDENCIES: usize = 6;
 
@@ -213,9 +221,8 @@ impl<A: Addresses> FlowCache<A> {
     /// Where the action of `flow`, whose hash [`prefetch`](Self::prefetch) has told, stands, if it was decided under tables
     /// that still say the same: 40 bytes that were handed on by value would be written and read back for every packet.
     ///
-    /// A flow that was cached as untranslated may have become a connection's reply since (a client used one
-    /// source port toward a pod first, and toward a VIP that leads to the same pod later): also looked at once
-    /// a second.
+    /// A flow that was cached as untranslated and has become a connection's since is looked at anew: [`generation`]
+    /// changes with it.
     #[inline(always)]
     pub fn lookup(
         &mut self,
@@ -230,7 +237,7 @@ impl<A: Addresses> FlowCache<A> {
         let first = self.slot(hash);
         let index = if self.hot[first].key == key { first } else { self.find(&key, hash)? };
         let hot = &self.hot[index];
-        let looked_at = hot.generation == tables.generation() && hot.tick == tick;
+        let looked_at = hot.generation == generation(tables, connections) && hot.tick == tick;
         (looked_at || self.look_again(index, flow, tables, connections, tick)).then_some(index)
     }
 
@@ -256,8 +263,10 @@ impl<A: Addresses> FlowCache<A> {
         connections: &Conntrack,
         tick: u32,
     ) -> bool {
+        let generation = generation(tables, connections);
         let untracked = self.cold[index].connection.is_none();
-        let holds = !(untracked && connections.is_taken(flow)) && self.refresh(index, tables, tick);
+        let taken = untracked && !connections.stays_direct(flow, tick);
+        let holds = !taken && self.refresh(index, tables, (generation, tick));
         if !holds {
             self.clear_entry(index);
         }
@@ -265,9 +274,9 @@ impl<A: Addresses> FlowCache<A> {
     }
 
     /// Are the tables still the same for it, and its connection alive?
-    fn refresh(&mut self, index: usize, tables: &ForwardingTables, tick: u32) -> bool {
+    fn refresh(&mut self, index: usize, tables: &ForwardingTables, (generation, tick): (u32, u32)) -> bool {
         let (hot, cold) = (&mut self.hot[index], &self.cold[index]);
-        if hot.generation != tables.generation() && !cold.dependencies.are_current(tables) {
+        if hot.generation != generation && !cold.dependencies.are_current(tables) {
             return false;
         }
         if let Some(connection) = &cold.connection {
@@ -276,7 +285,7 @@ impl<A: Addresses> FlowCache<A> {
             }
             connection.touch(cold.direction, tick);
         }
-        hot.generation = tables.generation();
+        hot.generation = generation;
         hot.tick = last_seen(cold.connection.as_ref(), tick);
         true
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use windlass_control::cluster::ClusterState;
 use windlass_control::compile::compile;
 use windlass_control::config::{Config, settings};
-use windlass_control::node::{HostFacts, NodeSettings, resolve};
+use windlass_control::node::{NodeSettings, UnknownHost, resolve};
 use windlass_control::source::manifests::load_text;
 use windlass_dataplane::engine::Settings;
 use windlass_dataplane::tables::{NextHop, Service, TableSet};
@@ -25,23 +25,6 @@ pub const EXAMPLE: &str = include_str!("../../control/examples/worked-example.ya
 /// Nodes whose view is checked, and services that are sent packets; more of the same shows nothing new.
 const MAX_NODES: usize = 3;
 const MAX_SERVICES: usize = 4;
-
-/// A host of which nothing is known: it may have any address.
-pub struct AnyHost;
-
-impl HostFacts for AnyHost {
-    fn default_route_addr(&self, _ipv6: bool) -> Option<IpAddr> {
-        None
-    }
-
-    fn has_addr(&self, _addr: IpAddr) -> bool {
-        true
-    }
-
-    fn mtu(&self, _addr: IpAddr) -> Option<u32> {
-        Some(1500)
-    }
-}
 
 thread_local! {
     static CONFIG: Config = config();
@@ -63,7 +46,7 @@ fn config() -> Config {
 /// What a node of the cluster would run with, or why it would not.
 pub fn settings_of(state: &ClusterState, node: &str) -> Result<NodeSettings, String> {
     let config = Config { node: node.to_owned(), ..CONFIG.with(Config::clone) };
-    resolve(state, &config, &AnyHost).map(|(settings, _)| settings).map_err(|error| error.to_string())
+    resolve(state, &config, &UnknownHost).map(|(settings, _)| settings).map_err(|error| error.to_string())
 }
 
 /// Checks what each node would program: no service has or leads to a refused address, every route has its neighbor

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::catalog::{self, Check};
 use super::{Finding, Severity, Subject};
+use crate::catalog::{self, Check};
 use crate::cluster::{Announcement, NetConf, NetConfState, Node};
 use crate::node::{FLANNEL_PORT, FLANNEL_VNI, NodeError, NodeSettings};
 

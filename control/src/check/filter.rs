@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use windlass_dataplane::device::Survey;
 
-use super::catalog;
 use super::network::pod_interfaces;
 use super::rules::{ChainName, Condition, Rules};
 use super::sample::{Outcome, Packet, follow, sees};
 use super::{Finding, Subject};
+use crate::catalog;
 use crate::node::NodeSettings;
 
 pub(super) fn findings(subject: &Subject<'_>, host: &Survey) -> Vec<Finding> {

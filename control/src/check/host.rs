@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use windlass_dataplane::device::Survey;
 
-use super::catalog::{self, Check};
 use super::{Facts, Finding, Subject};
+use crate::catalog::{self, Check};
 use crate::node::HostFacts;
 
 /// Where kube-proxy serves metrics and health.
@@ -27,8 +27,8 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::error(&catalog::WINTUN, seen, remedy));
     }
     findings.extend(ports(subject, facts));
-    if facts.managed {
-        let seen = "another windlass manages this host's routes and filter rules".to_owned();
+    if let Some(who) = &facts.managed_by {
+        let seen = format!("{who} manages this host's routes and filter rules");
         findings.push(Finding::error(&catalog::ANOTHER_WINDLASS, seen, "stop it first"));
     }
     findings.extend(process(

@@ -6,10 +6,11 @@ use ipnet::IpNet;
 use windlass_dataplane::device::Survey;
 use windlass_dataplane::device::survey::{OFFLOADS, SurveyedLink, SurveyedRoute};
 
-use super::catalog::{self, Check};
 use super::cluster::vteps;
 use super::{Facts, Finding, Severity, Subject};
-use crate::node::NodeSettings;
+use crate::catalog::{self, Check};
+use crate::cluster::NetConfState;
+use crate::node::{NodeSettings, USUAL_MTU, overhead};
 
 pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     let host = &facts.host;
@@ -17,7 +18,8 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     match &host.links {
         Ok(links) => {
             // The device of a run that goes on is that run's.
-            let links = links.iter().filter(|link| !facts.managed || link.name != subject.config.device);
+            let links =
+                links.iter().filter(|link| facts.managed_by.is_none() || link.name != subject.config.device);
             findings.extend(links.filter_map(|link| device(subject, link)));
         }
         Err(why) => findings.push(Finding::unseen(&catalog::FLANNEL_DEVICE, why)),
@@ -32,6 +34,7 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
         }
     }
     if let Some(node) = subject.node {
+        findings.extend(underlay_mtus(subject, node, host));
         findings.extend(bridge_mtus(subject, node, host));
         findings.extend(flannel_mtu(node, host));
         findings.extend(offloads(node, host));
@@ -160,6 +163,43 @@ fn underlay_paths(
             let seen = format!("rp_filter of {own} is strict, and the route to {addr} leaves by {path}");
             let remedy = format!("sysctl -w net.ipv4.conf.{own}.rp_filter=2");
             findings.push(Finding::warning(&catalog::RP_FILTER, seen, remedy));
+        }
+    }
+    findings
+}
+
+/// An underlay that carries less than peers think, or less than a device needs that is there already.
+fn underlay_mtus(subject: &Subject<'_>, node: &NodeSettings, host: &Survey) -> Vec<Finding> {
+    let agreed = matches!(&subject.cluster.net_conf, NetConfState::Present(conf) if conf.mtu.is_some());
+    let device = host.links.iter().flatten().find(|link| link.name == subject.config.device);
+    let mut findings = Vec::new();
+    for local in host.addresses.iter().flatten() {
+        let (name, mtu) = (&local.interface, local.mtu);
+        if !node.underlay.iter().any(|choice| choice.addr == local.address) {
+            continue;
+        }
+        let overhead = overhead(local.address);
+        if let Some(device) = device.filter(|device| device.mtu + overhead > mtu) {
+            let needed = device.mtu + overhead;
+            let seen = format!(
+                "{} has an MTU of {}, which needs {needed} of {name}, and {name} has {mtu}",
+                device.name, device.mtu
+            );
+            let remedy =
+                format!("ip link set {name} mtu {needed}, or restart windlass, which takes the lesser MTU");
+            findings.push(Finding::warning(&catalog::MTU, seen, remedy));
+        } else if mtu < USUAL_MTU && !agreed {
+            let seen = format!(
+                "{name} has an MTU of {mtu}, so the overlay carries {}; peers whose underlay carries {USUAL_MTU} \
+                 send up to {}",
+                mtu.saturating_sub(overhead),
+                USUAL_MTU - overhead
+            );
+            let remedy = format!(
+                "ip link set {name} mtu {USUAL_MTU}; where the network carries no more, \"MTU\": {mtu} under \
+                 Backend in net-conf.json tells all nodes"
+            );
+            findings.push(Finding::warning(&catalog::MTU, seen, remedy));
         }
     }
     findings

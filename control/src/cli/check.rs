@@ -68,30 +68,36 @@ pub(super) fn gate(config: &Config, cluster: &ClusterState, node: &NodeSettings)
         lines: few(refusals.iter().copied())
             .map(|(finding, more)| format!("{}: {}", finding.check.name, counted(finding, more)))
             .collect(),
-        names: names(&refusals),
+        way_out: way_out(&refusals),
     })
 }
 
 /// The checks that this node fails.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "this node fails {}:\n  {}\n`windlass check` says why each matters; {names} lets the node run in spite of it",
+    "this node fails {}:\n  {}\n`windlass check` says why each matters{}",
     if lines.len() == 1 { "a check" } else { "checks" },
-    lines.join("\n  ")
+    lines.join("\n  "),
+    way_out
 )]
 pub(super) struct Refused {
     /// Whether objects or flags are to be mended, not only the host.
     pub(super) objects: bool,
     lines: Vec<String>,
-    names: String,
+    /// What lets the node run in spite of them.
+    way_out: String,
 }
 
-fn names(refusals: &[&Finding]) -> String {
-    let mut names: Vec<_> =
-        refusals.iter().filter(|finding| finding.check.ignorable).map(|finding| finding.check.name).collect();
+/// What would let a node run in spite of its errors; nothing does when one of them is of what running takes.
+fn way_out(refusals: &[&Finding]) -> String {
+    if refusals.iter().any(|finding| !finding.check.ignorable) {
+        return String::new();
+    }
+    let mut names: Vec<_> = refusals.iter().map(|finding| finding.check.name).collect();
     names.sort_unstable();
     names.dedup();
-    names.into_iter().map(|name| format!("--ignore {name}")).collect::<Vec<_>>().join(" ")
+    let flags: Vec<_> = names.into_iter().map(|name| format!("--ignore {name}")).collect();
+    format!("; {} lets the node run in spite of that", flags.join(" "))
 }
 
 /// At most so many findings of one check and severity are shown; a whole cluster may have one trouble.
@@ -129,7 +135,7 @@ fn look(config: &Config, host: Survey) -> (Vec<Finding>, bool) {
     let mut problems: Vec<Problem> = Vec::new();
     let mut cluster = ClusterState::default();
     let mut node = None;
-    match Input::open(config, Arc::default()).and_then(|input| input.read_untouched(config)) {
+    match Input::open(config, Arc::default()).and_then(|mut input| input.read_untouched(config)) {
         Err(error) => first.push(Finding::of_source(&format!("{error:#}"))),
         Ok(read) => {
             problems.extend(read.problems);
@@ -165,7 +171,7 @@ fn facts(config: &Config, host: Survey, node: Option<&NodeSettings>) -> Facts {
     Facts {
         vxlan_port: node.map(probe),
         metrics: config.metrics.map_or(Ok(()), listen),
-        managed: device::is_managed(),
+        managed_by: device::managed_by(),
         host,
     }
 }
@@ -262,8 +268,5 @@ fn summary(findings: &[Finding], config: &Config, complete: bool) -> String {
         return text + "\nwindlass run would run";
     }
     text.push_str("\nwindlass run would refuse");
-    match names(&refusals).as_str() {
-        "" => text,
-        names => format!("{text}; {names} would let it run in spite of it"),
-    }
+    text + &way_out(&refusals)
 }

@@ -8,9 +8,10 @@ use windlass_control::cluster::{Node, Problem};
 use windlass_control::config::{Config, ConfigError};
 use windlass_control::node;
 use windlass_control::registration::{Kept, OwnNode, Vteps};
+use windlass_control::source::Cluster;
 use windlass_control::source::kube::{Access, ApiSource, Patience};
 use windlass_control::source::manifests::watch::Watch;
-use windlass_control::source::{Cluster, manifests};
+use windlass_control::source::manifests::{Loaded, ManifestError, Manifests};
 
 /// How often it is said what is waited for.
 pub(super) const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -21,7 +22,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(15);
 /// What a cluster is read from.
 pub(super) enum Input {
     /// Files and folders.
-    Manifests(Watch),
+    Manifests(Files),
     /// The API server.
     Api(ApiSource),
 }
@@ -30,8 +31,7 @@ impl Input {
     /// What the configuration names; `wake` is notified of changes that need not be looked for.
     pub(super) fn open(config: &Config, wake: Arc<Notify>) -> anyhow::Result<Self> {
         let Some(access) = access(config)? else {
-            // Made before they are read, so that no change in between is missed.
-            return Ok(Self::Manifests(Watch::new(&config.manifests)));
+            return Ok(Self::Manifests(Files::open(config)));
         };
         let prefix = &config.annotation_prefix;
         Ok(Self::Api(ApiSource::start(&access, prefix, Patience::default(), wake)?))
@@ -40,14 +40,13 @@ impl Input {
     /// Reads the whole cluster, which may mean to wait for the API server, at most `limit` and for as long as
     /// `go_on` says so.
     pub(super) fn read(
-        &self,
-        config: &Config,
+        &mut self,
         limit: Duration,
         mut go_on: impl FnMut() -> bool,
     ) -> anyhow::Result<Cluster> {
         match self {
-            Self::Manifests(_) => {
-                let loaded = load(config)?;
+            Self::Manifests(files) => {
+                let loaded = files.load()?;
                 Ok(Cluster { state: loaded.state, problems: loaded.problems })
             }
             Self::Api(source) => {
@@ -65,8 +64,8 @@ impl Input {
     }
 
     /// As [`Input::read`], and a Node of ours that has not registered yet as if it had: `run` would do so.
-    pub(super) fn read_untouched(&self, config: &Config) -> anyhow::Result<Cluster> {
-        let mut cluster = self.read(config, config.wait.min(LOOK_LIMIT), || true)?;
+    pub(super) fn read_untouched(&mut self, config: &Config) -> anyhow::Result<Cluster> {
+        let mut cluster = self.read(config.wait.min(LOOK_LIMIT), || true)?;
         if let Self::Api(_) = self
             && let Some(node) = cluster.state.nodes.get(&config.node).map(|node| Node::clone(node))
             && !node.pod_cidrs.is_empty()
@@ -84,13 +83,32 @@ impl Input {
     }
 }
 
-/// Reads the manifests.
-pub(super) fn load(config: &Config) -> anyhow::Result<manifests::Loaded> {
-    let loaded = manifests::load(&config.manifests, &config.annotation_prefix)?;
-    if loaded.passed_over > 0 {
-        tracing::debug!("{} objects of other kinds are passed over", loaded.passed_over);
+/// Manifests that are read, and again when they have changed.
+pub(super) struct Files {
+    watch: Watch,
+    manifests: Manifests,
+}
+
+impl Files {
+    fn open(config: &Config) -> Self {
+        // The watch is made before they are read, so that no change in between is missed.
+        let watch = Watch::new(&config.manifests);
+        Self { watch, manifests: Manifests::new(&config.manifests, &config.annotation_prefix) }
     }
-    Ok(loaded)
+
+    /// Whether they are to be read again.
+    pub(super) fn have_changed(&mut self) -> bool {
+        self.watch.has_changed()
+    }
+
+    /// Reads them.
+    pub(super) fn load(&mut self) -> Result<Loaded, ManifestError> {
+        let loaded = self.manifests.read()?;
+        if loaded.passed_over > 0 {
+            tracing::debug!("{} objects of other kinds are passed over", loaded.passed_over);
+        }
+        Ok(loaded)
+    }
 }
 
 /// The way to the API server; `None` when manifests are to be read.

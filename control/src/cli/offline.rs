@@ -1,6 +1,5 @@
 //! A node from the cluster's objects alone, for subcommands that touch nothing.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use clap::ArgMatches;
@@ -8,7 +7,7 @@ use windlass_control::cluster::ClusterState;
 use windlass_control::compile::{Compiled, compile};
 use windlass_control::config::{Config, Settings};
 use windlass_control::inspect::{Inspection, Origin};
-use windlass_control::node::{self, HostFacts};
+use windlass_control::node::{self, HostFacts, UnknownHost};
 use windlass_control::source::Cluster;
 use windlass_control::system;
 use windlass_dataplane::engine;
@@ -46,7 +45,7 @@ pub(crate) fn node(arguments: &ArgMatches) -> anyhow::Result<(Node, Vec<String>)
              underlay MTU of 1500 unless net-conf.json says another",
             config.node
         ));
-        node::resolve(&state, &config, &Elsewhere)?
+        node::resolve(&state, &config, &UnknownHost)?
     };
     let compiled = compile(&state, &settings);
     problems.extend(found);
@@ -69,21 +68,4 @@ fn is_this_host(state: &ClusterState, config: &Config, host: &Host) -> bool {
         [flannel.public_ip, flannel.public_ipv6, flannel.public_ip_overwrite, flannel.public_ipv6_overwrite];
     let mut addrs = announced.into_iter().flatten().chain(node.internal_ips.iter().copied()).peekable();
     addrs.peek().is_none() || addrs.any(|addr| host.has_addr(addr))
-}
-
-/// A host that nothing is known of: it may have any address.
-struct Elsewhere;
-
-impl HostFacts for Elsewhere {
-    fn default_route_addr(&self, _ipv6: bool) -> Option<IpAddr> {
-        None
-    }
-
-    fn has_addr(&self, _addr: IpAddr) -> bool {
-        true
-    }
-
-    fn mtu(&self, _addr: IpAddr) -> Option<u32> {
-        None
-    }
 }

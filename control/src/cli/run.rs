@@ -6,6 +6,7 @@ pub(super) mod inspect;
 mod join;
 pub(super) mod platform;
 mod readings;
+mod record;
 mod reload;
 
 use std::sync::Arc;
@@ -118,7 +119,7 @@ fn say(settings: &NodeSettings, tables: &TableSet) {
         "{} VTEPs, {} neighbors, {} routes, {} services",
         tables.fdb.len(),
         tables.neighbors.len(),
-        tables.routes.iter().count(),
+        tables.routes.len(),
         tables.services.len(),
     );
 }

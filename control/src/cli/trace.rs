@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args};
 use windlass_control::admin::client::{AskError, ask};
 use windlass_control::capture::{self, UdpDatagram};
 use windlass_control::config::{Config, ConfigError, Settings, SettingsArgs};
-use windlass_control::inspect::packet::{PacketError, from_hex};
+use windlass_control::inspect::packet::{self, PacketError, from_hex};
 use windlass_control::inspect::trace::{self, Arrival, End, Report, Request, TraceError, Way};
 use windlass_dataplane::engine::decap::Frame;
 
@@ -113,7 +113,9 @@ fn request(args: &TraceArgs) -> anyhow::Result<Request> {
     } else if args.packet.is_empty() {
         bail!(ConfigError::Arguments(NO_PACKET.to_owned()));
     } else {
-        request.flow = Some(args.packet.join(" "));
+        let flow = args.packet.join(" ");
+        packet::parse(&flow).map_err(usage)?;
+        request.flow = Some(flow);
     }
     if args.decap {
         let Some(from) = from else {

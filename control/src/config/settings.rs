@@ -104,6 +104,11 @@ pub struct SettingsArgs {
         default_missing_value = "true", hide_env_values = true)]
     strict_vxlan: Option<String>,
 
+    /// Deliver what inner frames with a VLAN tag carry, without the tag, instead of dropping them [default: false]
+    #[arg(long, env = "WINDLASS_ACCEPT_INNER_VLAN", value_name = "BOOL", num_args = 0..=1,
+        default_missing_value = "true", hide_env_values = true)]
+    accept_inner_vlan: Option<String>,
+
     /// Accept VXLAN from addresses that are no node's [default: false]
     #[arg(long, env = "WINDLASS_ALLOW_UNKNOWN_VTEPS", value_name = "BOOL", num_args = 0..=1,
         default_missing_value = "true", hide_env_values = true)]
@@ -160,7 +165,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 34] = [
+pub const NAMES: [&str; 35] = [
     "manifests",
     "kubeconfig",
     "wait",
@@ -182,6 +187,7 @@ pub const NAMES: [&str; 34] = [
     "source-ports",
     "ring-capacity",
     "strict-vxlan",
+    "accept-inner-vlan",
     "allow-unknown-vteps",
     "dscp",
     "annotation-prefix",

@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,33 +13,17 @@ use super::*;
 use crate::cluster::Announcement;
 use crate::compile::compile;
 use crate::config::{Config, settings};
-use crate::node::{HostFacts, resolve};
+use crate::node::{UnknownHost, resolve};
 use crate::source::manifests::load_text;
 
 const EXAMPLE: &str = include_str!("../../examples/worked-example.yaml");
-
-struct NodeA;
-
-impl HostFacts for NodeA {
-    fn default_route_addr(&self, _ipv6: bool) -> Option<IpAddr> {
-        None
-    }
-
-    fn has_addr(&self, addr: IpAddr) -> bool {
-        addr == IpAddr::from([192, 168, 1, 40])
-    }
-
-    fn mtu(&self, _addr: IpAddr) -> Option<u32> {
-        Some(1500)
-    }
-}
 
 fn node(edit: impl FnOnce(&mut ClusterState)) -> Inspection {
     let mut state = load_text("worked-example.yaml", EXAMPLE, "flannel.alpha.coreos.com").unwrap().state;
     edit(&mut state);
     let settings = settings::from_arguments(["--node", "node-a"]).unwrap();
     let config = Config::new(&settings, || None).unwrap();
-    let (settings, _) = resolve(&state, &config, &NodeA).unwrap();
+    let (settings, _) = resolve(&state, &config, &UnknownHost).unwrap();
     let compiled = compile(&state, &settings);
     let problems = compiled.problems.clone();
     let mut node =
@@ -232,11 +215,52 @@ fn a_question_that_cannot_be_understood_is_refused() {
     assert_eq!(vni, "VNI 16777216 is more than 16777215");
     let arrival = Arrival { vni: None, mac: Some("x".into()), ..arrival };
     assert!(refused(Request { flow, hex: None, arrival: Some(arrival) }).contains("no MAC like"));
-    let garbage = trace(&node, &Request { hex: Some("00".into()), ..Request::default() }).unwrap();
-    assert_eq!(garbage.forward.reason.as_deref(), Some("malformed"));
-    assert_eq!(garbage.forward.ingress, "from a pod or the host, through the device");
-    let expected = "What is given (1 B) is no whole IP packet; begin at the IP header.";
-    assert!(garbage.forward.text.ends_with(expected), "{}", garbage.forward.text);
+}
+
+#[test]
+fn of_bytes_that_are_no_packet_is_said_what_was_expected_and_found() {
+    let node = node(|_| ());
+    let vxlan = |rest: &str| format!("0800000000100000{}{}", "00".repeat(12), rest);
+    let short = "45000100000040004011000001020304";
+    let from_pod: &[(&str, &str)] = &[
+        ("00", "begins with the digit 4 or 6, found 1 B that begin with 00"),
+        ("450000", "expected an IPv4 header of 20 B at least, found 3 B"),
+        (&format!("{short}05060708"), "expected 256 B, as the IPv4 header says, found 20 B"),
+        ("4f00001c0000400040110000010203040506070800000000", "one that says 60 B of 28 B"),
+        ("60000000", "expected an IPv6 header of 40 B, found 4 B"),
+        ("4500001800004000400600000102030405060708 00000000", "too short for the protocol that it names"),
+    ];
+    let from_peer: &[(&str, &str)] = &[
+        ("00", "expected a VXLAN header (first byte 08) or an IP packet"),
+        ("08000000", "expected a VXLAN and an Ethernet header, 22 B together, found 4 B"),
+        (&vxlan("0806"), "found 0806: Windlass carries IP alone"),
+        (&vxlan("0800"), "expected an IP packet, found nothing"),
+        (&vxlan("080045"), "expected an IPv4 header of 20 B at least, found 1 B"),
+        ("45", "expected an IPv4 header of 20 B at least, found 1 B"),
+    ];
+    for (arrival, cases) in [
+        (None, from_pod),
+        (Some(Arrival { from: [192, 168, 1, 51].into(), vni: None, mac: None, tos: 0 }), from_peer),
+    ] {
+        for (hex, expected) in cases {
+            let request = Request { flow: None, hex: Some((*hex).to_owned()), arrival: arrival.clone() };
+            let way = trace(&node, &request).unwrap().forward;
+            assert_eq!(way.end, End::Dropped);
+            assert!(way.text.contains(expected), "{hex}: {}", way.text);
+        }
+    }
+}
+
+#[test]
+fn a_ping_names_the_services_that_answer_and_no_route_says_that_there_is_none() {
+    let node = node(|_| ());
+    let ping = asks(&node, "icmp 10.244.0.14 > 10.106.228.152");
+    assert_eq!(ping.forward.end, End::Answered, "{ping:#?}");
+    assert_eq!(ping.forward.steps[0].text, "10.106.228.152 is the address of default/web:80 (tcp 80)");
+    let nowhere = asks(&node, "udp 10.244.0.14:1 > 10.244.9.9:5");
+    says(&nowhere, DropReason::NoRoute, "10.244.9.9");
+    let expected = "none: 10.244.9.9 is in the cluster CIDR 10.244.0.0/16, and in no node's podCIDR";
+    assert_eq!(nowhere.forward.steps[0].text, expected);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! nothing is committed.
 
 mod advice;
+mod bytes;
 mod steps;
 mod walk;
 

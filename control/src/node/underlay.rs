@@ -19,6 +19,24 @@ pub trait HostFacts {
     fn mtu(&self, addr: IpAddr) -> Option<u32>;
 }
 
+/// A host that nothing is known of: it may have any address.
+#[derive(Clone, Copy, Debug)]
+pub struct UnknownHost;
+
+impl HostFacts for UnknownHost {
+    fn default_route_addr(&self, _ipv6: bool) -> Option<IpAddr> {
+        None
+    }
+
+    fn has_addr(&self, _addr: IpAddr) -> bool {
+        true
+    }
+
+    fn mtu(&self, _addr: IpAddr) -> Option<u32> {
+        None
+    }
+}
+
 /// An underlay address and why it was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnderlayChoice {
@@ -108,7 +126,13 @@ const OVERHEAD_V6: u32 = 70;
 /// The smallest MTU of a link (RFC 791 with room to spare, RFC 8200 section 5).
 const LEAST_MTU_V4: u32 = 576;
 const LEAST_MTU_V6: u32 = 1280;
-const USUAL_MTU: u32 = 1500;
+/// Ethernet's.
+pub(crate) const USUAL_MTU: u32 = 1500;
+
+/// What encapsulation adds to a packet that is sent from this address, in bytes.
+pub(crate) fn overhead(underlay: IpAddr) -> u32 {
+    if underlay.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 }
+}
 
 /// The overlay's MTU: what is left of the underlay's in the worst of our families.
 pub(super) fn overlay_mtu(
@@ -135,8 +159,7 @@ pub(super) fn overlay_mtu(
             (Some(mtu), _) | (None, Some(mtu)) => mtu,
             (None, None) => USUAL_MTU,
         };
-        let overhead = if choice.addr.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 };
-        let overlay = mtu.saturating_sub(overhead);
+        let overlay = mtu.saturating_sub(overhead(choice.addr));
         if overlay < least {
             return Err(NodeError::Mtu { underlay: mtu, overlay, family, least, addr: choice.addr });
         }

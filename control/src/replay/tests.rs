@@ -11,31 +11,15 @@ use super::*;
 use crate::capture::RAW_IP;
 use crate::compile::compile;
 use crate::config::{Config, settings};
-use crate::node::{HostFacts, resolve};
+use crate::node::{UnknownHost, resolve};
 use crate::source::manifests::load_text;
 
 const EXAMPLE: &str = include_str!("../../examples/worked-example.yaml");
 
-struct NodeA;
-
-impl HostFacts for NodeA {
-    fn default_route_addr(&self, _ipv6: bool) -> Option<IpAddr> {
-        None
-    }
-
-    fn has_addr(&self, _addr: IpAddr) -> bool {
-        true
-    }
-
-    fn mtu(&self, _addr: IpAddr) -> Option<u32> {
-        Some(1500)
-    }
-}
-
 fn node_a() -> Replay {
     let state = load_text("example", EXAMPLE, "flannel.alpha.coreos.com").unwrap().state;
     let settings = settings::from_arguments(["--node", "node-a"]).unwrap();
-    let (settings, _) = resolve(&state, &Config::new(&settings, || None).unwrap(), &NodeA).unwrap();
+    let (settings, _) = resolve(&state, &Config::new(&settings, || None).unwrap(), &UnknownHost).unwrap();
     Replay::new(compile(&state, &settings).tables, settings, engine::Settings::default())
 }
 

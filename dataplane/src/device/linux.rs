@@ -3,6 +3,7 @@
 mod affinity;
 mod capture;
 mod control;
+mod errors;
 mod ethtool;
 mod host;
 mod joined;
@@ -35,7 +36,7 @@ pub use host::HostState;
 pub use links::{default_route_interface, local_addresses};
 pub use open::open;
 pub use pods::PodTuning;
-pub use survey::{is_managed, probe_vxlan_port, survey};
+pub use survey::{managed_by, probe_vxlan_port, survey};
 pub use tun::{Tun, TunConfig, TunOffload};
 
 /// A batch that holds so many bytes takes no more: what is read is sent on before it has left the core's cache, and

@@ -26,7 +26,7 @@ mod wintun;
 
 use std::sync::Arc;
 
-pub use link::{HostState, default_route_interface, is_managed, local_addresses, probe_vxlan_port};
+pub use link::{HostState, default_route_interface, local_addresses, managed_by, probe_vxlan_port};
 pub use security::restrict_to_administrators;
 pub use survey::survey;
 

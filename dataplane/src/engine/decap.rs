@@ -4,13 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::decide::{self, Ingress};
 use super::flows::Action;
+use super::held::Side;
 use super::observe::{Observer, Silent, Step};
 use super::stage::{Stage, Staged};
 use super::templates::WayIn;
 use super::verdict::DropReason;
-use super::{Engine, Outbox, Resolved, Settings, segments, translate_error};
+use super::{Engine, Outbox, Resolved, Settings, mss, segments, translate_error};
 use crate::flow_cache::TO_OVERLAY;
-use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBuf, PacketPool};
+use crate::packet::{Checksum, DatagramBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -31,12 +32,13 @@ impl Engine {
         let mut stage = std::mem::take(&mut self.from_underlay);
         for datagram in datagrams {
             self.counters.underlay.received_bytes.add(datagram.packet.len() as u64);
+            let outer = OuterHeader { source: datagram.remote.ip(), tos: datagram.tos };
             if datagram.packet.segment_len == 0 {
                 // Not copied first: where it begins would be read back while it is still being written.
-                self.decap_read(pool, &datagram.packet, datagram, &mut stage);
+                self.decap_read(pool, &datagram.packet, &outer, &mut stage);
             } else {
                 for packet in gro_parts(pool, &datagram.packet) {
-                    self.decap_read(pool, &packet, datagram, &mut stage);
+                    self.decap_read(pool, &packet, &outer, &mut stage);
                     if stage.is_full() {
                         self.decap_staged(&tables, pool, &mut stage, now, out);
                     }
@@ -47,6 +49,9 @@ impl Engine {
             }
         }
         self.decap_staged(&tables, pool, &mut stage, now, out);
+        if self.held.is_any_ready() {
+            self.decap_released(&tables, pool, &mut stage, now, out);
+        }
         self.from_underlay = stage;
     }
 
@@ -57,7 +62,7 @@ impl Engine {
         &self,
         pool: &PacketPool,
         packet: &PacketBuf,
-        datagram: &Datagram,
+        outer: &OuterHeader,
         stage: &mut Stage<Came>,
     ) {
         let Some(staged) = stage.next() else { return };
@@ -72,7 +77,7 @@ impl Engine {
         }
         staged.packet.truncate(staged.inner.total_len as usize);
         staged.hash = self.flows.prefetch(&staged.inner.flow);
-        staged.came = Came { frame, outer: OuterHeader { source: datagram.remote.ip(), tos: datagram.tos } };
+        staged.came = Came { frame, outer: *outer };
         stage.keep();
     }
 
@@ -88,6 +93,22 @@ impl Engine {
         stage.clear();
     }
 
+    /// Fragments that were held, whose first one has come with this batch.
+    #[cold]
+    fn decap_released(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        stage: &mut Stage<Came>,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        while let Some((Side::Underlay(outer), packet)) = self.next_released(pool) {
+            self.decap_read(pool, &packet, &outer, stage);
+            self.decap_staged(tables, pool, stage, now, out);
+        }
+    }
+
     #[inline]
     fn decap_packet(
         &mut self,
@@ -101,11 +122,11 @@ impl Engine {
         let Staged { packet, inner, came: Came { frame, outer }, .. } = &*staged;
         let segments = segments(packet, inner);
         self.counters.underlay.received.add(segments);
-        if frame.reserved_bits {
-            if self.settings.strict_reserved_bits {
-                return self.counters.count_drop(DropReason::VxlanReservedBits, segments);
+        if frame.is_odd() {
+            if let Some(reason) = frame.refusal(&self.settings) {
+                return self.counters.count_drop(reason, segments);
             }
-            self.counters.reserved_bits.add(segments);
+            self.counters.reserved_bits.add(if frame.reserved_bits { segments } else { 0 });
         }
 
         // 2. Is it for us, and from whom it claims to be? A way in that passed before is known by number; the
@@ -116,10 +137,11 @@ impl Engine {
         let action = match known.and_then(|id| self.cached(tables, staged, id, now)) {
             Some(place) => self.flows.at(place),
             None => match self.decap_undecided(tables, pool, packet, inner, (frame, outer), now) {
-                Ok(action) => {
+                Ok(Some(action)) => {
                     decided = action;
                     decided.as_ref()
                 }
+                Ok(None) => return,
                 Err(reason) => return self.counters.count_drop(reason, segments),
             },
         };
@@ -137,7 +159,8 @@ impl Engine {
         out.packets.push(*packet);
     }
 
-    /// The slow path: every check of where the packet comes from, and what the tables say.
+    /// The slow path: every check of where the packet comes from, and what the tables say; `None` for a packet that is
+    /// held.
     #[cold]
     fn decap_undecided(
         &mut self,
@@ -147,20 +170,31 @@ impl Engine {
         inner: &InnerPacket,
         (frame, outer): (&Frame, &OuterHeader),
         now: Instant,
-    ) -> Result<Action, DropReason> {
+    ) -> Result<Option<Action>, DropReason> {
         admit(tables, &self.settings, frame, outer, inner, &mut Silent)?;
         // A VTEP that is merely tolerated has no entry whose change would make its flows stale.
         let is_known = !tables.fdb().sources(frame.vni, outer.source).is_empty();
         let id = is_known.then(|| self.templates.intern_ingress(frame.way_in(outer)));
         let ingress = Ingress::Underlay { vni: frame.vni, source: outer.source };
-        let related = self.related(pool.bytes(packet), inner, now);
+        let mut payload = *packet;
+        pool.push(&mut payload, frame.ip_offset);
+        let side = Side::Underlay(*outer);
+        if self.holds(inner, pool.bytes(packet), side, pool.bytes(&payload), now) {
+            self.counters.underlay.received.take_back(1);
+            self.counters.reserved_bits.take_back(u64::from(frame.reserved_bits));
+            return Ok(None);
+        }
+        let related = self.related(pool.bytes(packet), inner, now)?;
         match self.resolve(tables, inner, &related, ingress, id, now) {
-            Resolved::Forward(action) => Ok(action),
+            Resolved::Forward(action) => {
+                mss::clamp(pool, packet, inner, mtu_back(tables, frame.vni, outer.source, now));
+                Ok(Some(action))
+            }
             Resolved::ForwardError(translation, action) => {
                 if action.as_ref().template() == TO_OVERLAY {
                     translate_error(pool, packet, inner, &related, &translation);
                 }
-                Ok(action)
+                Ok(Some(action))
             }
             Resolved::Drop(reason) => Err(reason),
             Resolved::EchoReply | Resolved::Reject(_) => Err(DropReason::DestinationNotLocal),
@@ -207,7 +241,7 @@ pub struct Frame {
     /// Inner Ethernet destination.
     pub dst_mac: Mac,
     is_v4: bool,
-    /// Where the inner IP header begins; an 802.1Q tag is skipped (RFC 7348 section 6.1).
+    /// Where the inner IP header begins, behind an 802.1Q tag if there is one.
     pub ip_offset: usize,
 }
 
@@ -240,6 +274,24 @@ impl Frame {
         Ok(Self { vni, reserved_bits, dst_mac: frame.dst(), is_v4, ip_offset })
     }
 
+    /// Whether it has anything that a sender should not put into it, and a deployment may refuse.
+    #[inline]
+    fn is_odd(&self) -> bool {
+        self.reserved_bits || self.ip_offset != FRAME_OFFSET
+    }
+
+    /// Why a deployment wants no such frames: reserved bits, if the setting is strict (RFC 7348 section 5 says to ignore
+    /// them), and an inner VLAN tag (section 6.1), unless tags are to be passed over.
+    pub fn refusal(&self, settings: &Settings) -> Option<DropReason> {
+        if self.reserved_bits && settings.strict_reserved_bits {
+            Some(DropReason::VxlanReservedBits)
+        } else if self.ip_offset != FRAME_OFFSET && !settings.accept_inner_vlan {
+            Some(DropReason::InnerVlan)
+        } else {
+            None
+        }
+    }
+
     fn way_in(&self, outer: &OuterHeader) -> WayIn {
         WayIn { vni: self.vni, source: outer.source, dst_mac: self.dst_mac }
     }
@@ -258,6 +310,13 @@ impl Frame {
         let read = inner.read(bytes).is_ok() && inner.flow.src.is_ipv4() == self.is_v4;
         read.then_some(()).ok_or(DropReason::Malformed)
     }
+}
+
+/// The longest inner packet that fits on the way back to a sender.
+fn mtu_back(tables: &ForwardingTables, vni: Vni, source: IpAddr, now: Instant) -> u32 {
+    let overlay_mtu = tables.local().overlay_mtu;
+    let vteps = tables.fdb().sources(vni, source).iter();
+    vteps.map(|vtep| vtep.inner_mtu(overlay_mtu, now)).min().unwrap_or(overlay_mtu)
 }
 
 /// Every check of a packet from the underlay that looks at addresses: network, sender, inner MAC, inner source

@@ -4,14 +4,15 @@
 //! up on a flow-cache miss only. No two shard locks are held together. Expiry goes by queues of due ticks, one
 //! per worker, so that a sweep costs what is due and not what is there.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashbrown::hash_table::Entry;
 
+use super::direct_flows::DirectFlows;
+use super::due_queue::DueQueue;
 use super::flow_index::{FlowIndex, Indexed};
 use super::sharded::Sharded;
 use super::tcp_state::TcpState;
@@ -128,6 +129,19 @@ impl Connection {
         }
     }
 
+    /// Whether a reminder of `tick` says nothing any more.
+    fn is_stale(&self, tick: u32) -> bool {
+        !self.is_live() || self.due.load(Ordering::Relaxed) != tick
+    }
+
+    /// Whether another connection may take its place in a full table at `tick`. One that is over gets the time in which
+    /// traffic would show a reset to be forged; and no flow cache may still hold what goes.
+    fn gives_way(&self, tick: u32) -> bool {
+        let is_idle = tick.saturating_sub(self.last_seen_tick()) >= IDLE_TICKS;
+        let is_over = self.original.protocol == Protocol::TCP && self.tcp_state().is_over();
+        is_over && is_idle || !self.is_replied() && (is_idle || !self.is_settled())
+    }
+
     fn timeout(&self) -> Duration {
         if self.original.protocol == Protocol::TCP { self.tcp_state().timeout() } else { UDP_TIMEOUT }
     }
@@ -140,6 +154,12 @@ impl Connection {
 /// How many due entries there may be for each connection that the table may hold: affinities, shortened timers
 /// and connections that are gone have theirs too.
 const REMINDERS_PER_CONNECTION: usize = 3;
+
+/// How many reminders of each worker are looked at for a connection that makes room: some 2 us.
+const EVICTION_LOOKS: usize = 16;
+
+/// A connection without traffic for so many ticks is in no flow cache that would be used without asking it.
+const IDLE_TICKS: u32 = 2;
 
 /// Why a connection could not be inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,8 +182,6 @@ struct Affinity {
     expires_at: Instant,
 }
 
-type DueQueue = Mutex<BTreeMap<u32, Vec<Due>>>;
-
 #[derive(Debug)]
 enum Due {
     Connection(Arc<Connection>),
@@ -176,10 +194,12 @@ pub struct Conntrack {
     index: FlowIndex,
     affinities: Sharded<(Client, Affinity)>,
     affinity_count: AtomicUsize,
-    due: Box<[DueQueue]>,
+    due: Box<[DueQueue<Due>]>,
+    direct: DirectFlows,
     connections: AtomicUsize,
     /// Entries in the due queues, stale ones too: each holds its connection in memory.
     reminders: AtomicUsize,
+    evicted: AtomicU64,
     capacity: usize,
 }
 
@@ -191,8 +211,10 @@ impl Conntrack {
             affinities: Sharded::default(),
             affinity_count: AtomicUsize::new(0),
             due: (0..workers.max(1)).map(|_| DueQueue::default()).collect(),
+            direct: DirectFlows::default(),
             connections: AtomicUsize::new(0),
             reminders: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
             capacity,
         }
     }
@@ -224,7 +246,26 @@ impl Conntrack {
 
     /// Whether a reply of `flow` would be some connection's.
     pub fn is_taken(&self, flow: &FlowKey) -> bool {
-        self.index.contains(flow)
+        self.index.contains(self.index.hash(flow), flow)
+    }
+
+    /// Changes whenever a flow that [`stays_direct`](Self::stays_direct) has said so of became a connection's.
+    #[inline]
+    pub fn direct_epoch(&self) -> u32 {
+        self.direct.epoch()
+    }
+
+    /// Whether `flow`, which is about to be remembered as untranslated, is no connection's at `tick`. When that changes,
+    /// so does the epoch, which must have been read before.
+    pub fn stays_direct(&self, flow: &FlowKey, tick: u32) -> bool {
+        let hash = self.index.hash(flow);
+        self.direct.mark(hash, tick);
+        !self.index.contains(hash, flow)
+    }
+
+    /// How many connections had to make room for others before their time.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
     }
 
     /// Shows every live connection to `see` until that says no. Only the due queues are locked, and only while
@@ -233,7 +274,11 @@ impl Conntrack {
         let mut some = Vec::with_capacity(VISITED_AT_ONCE);
         for queue in &self.due {
             let mut from = (0, 0);
-            while let Some(next) = copy_due(queue, from, &mut some) {
+            while let Some(next) = queue.show(from, VISITED_AT_ONCE, |tick, due| {
+                if let Due::Connection(connection) = due {
+                    some.push((tick, Arc::clone(connection)));
+                }
+            }) {
                 for (tick, connection) in some.drain(..) {
                     let stands_here = connection.due.load(Ordering::Relaxed) == tick;
                     if stands_here && connection.is_live() && !see(&connection) {
@@ -259,13 +304,16 @@ impl Conntrack {
         purged
     }
 
-    /// Inserts both directions, or none.
+    /// Inserts both directions, or none. In a full table a connection that nobody has answered, or that is over, makes
+    /// room, if one is found at once: a flood of first packets pushes out itself, and no established flow.
     ///
     /// # Errors
     /// See [`InsertError`].
     pub fn insert(&self, connection: &Arc<Connection>, worker: usize) -> Result<(), InsertError> {
-        // A client that opens and resets over and over leaves a record behind each time, until it is due.
-        if self.reminders.load(Ordering::Relaxed) >= self.capacity.saturating_mul(REMINDERS_PER_CONNECTION) {
+        if self.is_full() {
+            self.make_room(worker, connection.opened_tick());
+        }
+        if self.has_too_many_reminders() {
             return Err(InsertError::Full);
         }
         if self.connections.fetch_add(1, Ordering::Relaxed) >= self.capacity {
@@ -276,6 +324,7 @@ impl Conntrack {
         match result {
             Ok(()) => {
                 connection.stage.store(LIVE, Ordering::Release);
+                self.direct.end(self.index.hash(&connection.reply), connection.opened_tick());
                 self.schedule(worker, connection);
             }
             Err(_) => {
@@ -285,6 +334,35 @@ impl Conntrack {
             }
         }
         result
+    }
+
+    fn is_full(&self) -> bool {
+        self.len() >= self.capacity || self.has_too_many_reminders()
+    }
+
+    /// A client that opens and resets over and over leaves a record behind each time, until it is due.
+    fn has_too_many_reminders(&self) -> bool {
+        self.reminders.load(Ordering::Relaxed) >= self.capacity.saturating_mul(REMINDERS_PER_CONNECTION)
+    }
+
+    /// Looks at a few connections of each worker, from its own on, for one that gives way, and clears away reminders of
+    /// those that are gone.
+    fn make_room(&self, worker: usize, tick: u32) {
+        for offset in 0..self.due.len() {
+            let taken = self.queue(worker + offset).take(EVICTION_LOOKS, |due_tick, due| match due {
+                Due::Connection(known) => known.is_stale(due_tick) || known.gives_way(tick),
+                Due::Affinity(_) => false,
+            });
+            let Some((due_tick, Due::Connection(known))) = taken else { continue };
+            self.reminders.fetch_sub(1, Ordering::Relaxed);
+            if !known.is_stale(due_tick) {
+                self.remove(&known);
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+            }
+            if !self.is_full() {
+                return;
+            }
+        }
     }
 
     fn claim(&self, connection: &Arc<Connection>) -> Result<(), InsertError> {
@@ -397,12 +475,11 @@ impl Conntrack {
 
     /// When [`expire`](Self::expire) has work next.
     pub fn next_expiry(&self, worker: usize) -> Option<Instant> {
-        let first = lock(self.queue(worker)).first_key_value().map(|(tick, _)| *tick);
-        first.map(|tick| Instant::from_nanos(u64::from(tick) * 1_000_000_000))
+        self.queue(worker).first_tick().map(|tick| Instant::from_nanos(u64::from(tick) * 1_000_000_000))
     }
 
     fn expire_connection(&self, worker: usize, tick: u32, connection: &Arc<Connection>, now: Instant) {
-        if !connection.is_live() || connection.due.load(Ordering::Relaxed) != tick {
+        if connection.is_stale(tick) {
             return;
         }
         if connection.due_tick() <= now.tick() {
@@ -435,60 +512,22 @@ impl Conntrack {
 
     fn push_due(&self, worker: usize, tick: u32, due: Due) {
         self.reminders.fetch_add(1, Ordering::Relaxed);
-        lock(self.queue(worker)).entry(tick).or_default().push(due);
+        self.queue(worker).push(tick, due);
     }
 
     fn pop_due(&self, worker: usize, now_tick: u32) -> Option<(u32, Due)> {
-        let mut queue = lock(self.queue(worker));
-        loop {
-            let mut first = queue.first_entry()?;
-            let tick = *first.key();
-            if tick > now_tick {
-                return None;
-            }
-            match first.get_mut().pop() {
-                Some(due) => {
-                    self.reminders.fetch_sub(1, Ordering::Relaxed);
-                    return Some((tick, due));
-                }
-                None => first.remove(),
-            };
-        }
+        let due = self.queue(worker).pop(now_tick)?;
+        self.reminders.fetch_sub(1, Ordering::Relaxed);
+        Some(due)
     }
 
-    fn queue(&self, worker: usize) -> &DueQueue {
+    fn queue(&self, worker: usize) -> &DueQueue<Due> {
         &self.due[worker % self.due.len()]
     }
 }
 
 /// A few hundred nanoseconds under a queue's lock.
 const VISITED_AT_ONCE: usize = 64;
-
-/// Copies the next connections of a queue, starting at that tick and place, and says where the ones after them
-/// stand. Workers take from the end of a tick's list and put what lives on under a later tick.
-fn copy_due(
-    queue: &DueQueue,
-    (tick, place): (u32, usize),
-    copies: &mut Vec<(u32, Arc<Connection>)>,
-) -> Option<(u32, usize)> {
-    let queue = lock(queue);
-    let (&found, list) = queue.range(tick..).next()?;
-    let place = if found == tick { place } else { 0 };
-    let rest = list.get(place..).unwrap_or_default();
-    copies.extend(rest.iter().take(VISITED_AT_ONCE).filter_map(|due| match due {
-        Due::Connection(connection) => Some((found, Arc::clone(connection))),
-        Due::Affinity(..) => None,
-    }));
-    if rest.len() > VISITED_AT_ONCE {
-        return Some((found, place + VISITED_AT_ONCE));
-    }
-    found.checked_add(1).map(|next| (next, 0))
-}
-
-/// A queue is a list of reminders: one that a panicking worker left behind is still sound.
-fn lock(queue: &DueQueue) -> std::sync::MutexGuard<'_, BTreeMap<u32, Vec<Due>>> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 mod tests {
@@ -551,8 +590,7 @@ mod tests {
             refused += u32::from(connections.insert(&opened, 0).is_err());
             connections.remove(&opened);
         }
-        assert_eq!(refused, 1_000 - 10 * REMINDERS_PER_CONNECTION as u32);
-        connections.expire(0, Instant::ZERO + Duration::from_secs(300), 1_000);
-        assert!(connections.insert(&connection("10.244.2.1:80"), 0).is_ok(), "recovers by itself");
+        assert_eq!(refused, 0, "records of connections that are gone make room");
+        assert!(connections.reminders.load(Ordering::Relaxed) <= 10 * REMINDERS_PER_CONNECTION);
     }
 }

@@ -40,10 +40,15 @@ impl FlowIndex {
         self.0.with(hash, |shard| shard.find(hash, is(hash, flow)).map(|(_, indexed)| indexed.clone()))
     }
 
-    /// Whether `flow` has a connection.
+    /// The hash of a flow.
     #[inline]
-    pub fn contains(&self, flow: &FlowKey) -> bool {
-        let hash = self.0.hash(flow);
+    pub fn hash(&self, flow: &FlowKey) -> u64 {
+        self.0.hash(flow)
+    }
+
+    /// Whether `flow`, of this hash, has a connection.
+    #[inline]
+    pub fn contains(&self, hash: u64, flow: &FlowKey) -> bool {
         self.0.with(hash, |shard| shard.find(hash, is(hash, flow)).is_some())
     }
 

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::draft::Draft;
 use super::epochs::{Entry, Epochs};
-use super::service::Service;
+use super::service::{Service, Vip};
 use super::snapshot::{ForwardingTables, TableSet};
 use crate::lb::conntrack::Connection;
 use crate::wire::protocol::Protocol;
@@ -113,6 +113,21 @@ impl Writer {
 }
 
 impl ForwardingTables {
+    /// Whether there may be connections to forget that there were not `before`, from which these tables differ in
+    /// `touched` entries at most: a UDP service has gone, or a backend of one (F6).
+    pub fn may_strand(&self, before: &Self, touched: &[Entry]) -> bool {
+        let has_lost = |vip: Vip| match (before.services().lookup(vip), self.services().lookup(vip)) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(old), Some(new)) => {
+                old.backends.iter().chain(&old.draining).any(|backend| !new.serves(*backend))
+            }
+        };
+        touched.iter().any(
+            |entry| matches!(entry, Entry::Service(vip) if vip.protocol == Protocol::UDP && has_lost(*vip)),
+        )
+    }
+
     /// Whether a connection is to be forgotten because its backend, its port or its service has gone: UDP alone,
     /// since TCP ends by itself (F6).
     pub fn strands(&self, connection: &Connection) -> bool {

@@ -69,6 +69,16 @@ impl RouteTable {
         }
     }
 
+    /// Number of routes.
+    pub fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    /// Whether there is no route.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// All routes, in the order of their prefixes, IPv4 first.
     pub fn iter(&self) -> impl Iterator<Item = (IpNet, NextHop)> {
         let v4 = self.v4.iter().map(|(prefix, hop)| (IpNet::V4(prefix), *hop));

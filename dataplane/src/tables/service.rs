@@ -85,22 +85,26 @@ pub struct ServiceTable {
     services: HashMap<Vip, Arc<Service>>,
     /// How many services each address has.
     addresses: HashMap<IpAddr, u32>,
+    /// Backends of all services.
+    backends: usize,
 }
 
 impl ServiceTable {
     /// Adds or replaces a service.
     pub fn insert(&mut self, service: Arc<Service>) {
         let vip = service.vip;
-        if self.services.insert(vip, service).is_none() {
-            *self.addresses.entry(vip.addr).or_default() += 1;
+        self.backends += service.backends.len();
+        match self.services.insert(vip, service) {
+            Some(before) => self.backends -= before.backends.len(),
+            None => *self.addresses.entry(vip.addr).or_default() += 1,
         }
     }
 
     /// Removes the service at exactly this address, port and protocol.
     pub fn remove(&mut self, vip: Vip) {
-        if self.services.remove(&vip).is_some()
-            && let Some(count) = self.addresses.get_mut(&vip.addr)
-        {
+        let Some(before) = self.services.remove(&vip) else { return };
+        self.backends -= before.backends.len();
+        if let Some(count) = self.addresses.get_mut(&vip.addr) {
             *count -= 1;
             if *count == 0 {
                 self.addresses.remove(&vip.addr);
@@ -126,6 +130,11 @@ impl ServiceTable {
     /// All addresses that have a service, in no order.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.keys().copied()
+    }
+
+    /// Number of backends of all services.
+    pub fn backends(&self) -> usize {
+        self.backends
     }
 
     /// Number of services.

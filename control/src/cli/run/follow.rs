@@ -8,15 +8,14 @@ use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::source::Cluster;
 use windlass_control::source::kube::SourceError;
-use windlass_control::source::manifests::watch::Watch;
 
 use super::join::Membership;
-use crate::cli::input::{Input, load};
+use crate::cli::input::{Files, Input};
 
 /// What is followed.
 pub(super) enum Followed<'a> {
-    /// Files and folders, and where they are named.
-    Manifests(&'a Config, Watch),
+    /// Files and folders.
+    Manifests(Files),
     /// The API server of a cluster that we are a member of.
     Api(Box<Membership<'a>>),
 }
@@ -29,10 +28,10 @@ impl<'a> Followed<'a> {
         wake: Arc<Notify>,
         mut go_on: impl FnMut() -> bool,
     ) -> anyhow::Result<(Self, Cluster)> {
-        let input = Input::open(config, wake)?;
-        let mut cluster = input.read(config, config.wait, &mut go_on)?;
+        let mut input = Input::open(config, wake)?;
+        let mut cluster = input.read(config.wait, &mut go_on)?;
         let followed = match input {
-            Input::Manifests(watch) => Self::Manifests(config, watch),
+            Input::Manifests(files) => Self::Manifests(files),
             Input::Api(source) => Self::Api(Box::new(Membership::find(config, source, &mut cluster, go_on)?)),
         };
         Ok((followed, cluster))
@@ -68,11 +67,11 @@ impl<'a> Followed<'a> {
     /// The cluster, if it has changed. What of it cannot be read any more is as it was `before`.
     pub(super) fn changed(&mut self, before: &Origin) -> anyhow::Result<Option<Cluster>> {
         match self {
-            Self::Manifests(config, watch) => {
-                if !watch.has_changed() {
+            Self::Manifests(files) => {
+                if !files.have_changed() {
                     return Ok(None);
                 }
-                let mut loaded = load(config)?;
+                let mut loaded = files.load()?;
                 loaded.keep_last_good(&before.state);
                 Ok(Some(Cluster { state: loaded.state, problems: loaded.problems }))
             }

@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -22,7 +22,7 @@ use windlass_dataplane::worker::{Workers, WorkersConfig};
 
 use super::inspect::{Known, Subject};
 use super::readings::WorkerReadings;
-use super::reload::{Record, Sizes};
+use super::record::Record;
 
 /// What this host has.
 pub(in crate::cli) struct Host {
@@ -64,7 +64,6 @@ pub(super) struct Running {
     pods_seen_at: Instant,
     writer: Writer,
     subject: Arc<Subject>,
-    sizes: Arc<Mutex<Sizes>>,
 }
 
 /// What a change of tables brought with it.
@@ -115,23 +114,13 @@ pub(super) fn start(
     let subject = Arc::new(Subject { snapshots: writer.snapshots(), known, engine, device });
     let io = opened.workers.into_iter().zip(opened.wakers).collect();
     let workers = Workers::spawn(io, &writer, &workers_config).context("cannot start the workers")?;
-    let sizes = Arc::new(Mutex::new(Sizes::of(&writer.current())));
-    Ok(Running {
-        workers: Arc::new(workers),
-        host,
-        pods,
-        pods_seen_at: Instant::now(),
-        writer,
-        subject,
-        sizes,
-    })
+    Ok(Running { workers: Arc::new(workers), host, pods, pods_seen_at: Instant::now(), writer, subject })
 }
 
 impl Running {
     /// The counters of all workers.
     pub(super) fn readings(&self, reloads: Arc<Record>) -> Arc<WorkerReadings> {
-        let (sizes, subject) = (Arc::clone(&self.sizes), Arc::clone(&self.subject));
-        Arc::new(WorkerReadings::new(&self.workers, reloads, sizes, subject))
+        Arc::new(WorkerReadings::new(&self.workers, reloads, Arc::clone(&self.subject)))
     }
 
     /// Publishes tables, forgets UDP connections whose backend has gone (F6), and makes the host's routes follow.
@@ -140,14 +129,11 @@ impl Running {
         let routes = device_routes(settings, draft.tables());
         let before = self.writer.current();
         let after = self.writer.publish_draft(draft);
-        let unchanged = std::ptr::eq(before.services(), after.services());
-        let purged = if unchanged {
-            0
-        } else {
-            self.workers.connections().purge(|connection| after.strands(connection))
+        let purged = match after.may_strand(&before, draft.touched()) {
+            true => self.workers.connections().purge(|connection| after.strands(connection)),
+            false => 0,
         };
         let host = self.host.change(&routes, &settings.cluster_cidrs);
-        *self.sizes.lock().unwrap_or_else(PoisonError::into_inner) = Sizes::of(&after);
         Change { before, after, purged, host }
     }
 
@@ -268,6 +254,7 @@ fn device_config(config: &Config, settings: &NodeSettings, seed: u64) -> anyhow:
 pub(in crate::cli) fn engine_settings(config: &Config, seed: u64) -> engine::Settings {
     engine::Settings {
         strict_reserved_bits: config.strict_vxlan,
+        accept_inner_vlan: config.accept_inner_vlan,
         allow_unknown_vteps: config.allow_unknown_vteps,
         dscp: match config.dscp {
             Dscp::Copy => engine::Dscp::Copy,

@@ -14,7 +14,7 @@ use windlass_dataplane::lb::conntrack::Conntrack;
 use windlass_dataplane::worker::Workers;
 
 use super::inspect::Subject;
-use super::reload::{Record, Sizes};
+use super::record::Record;
 
 /// How often connections are counted by state, however often somebody asks: it takes a look at each of them.
 const CENSUS_EVERY: Duration = Duration::from_secs(10);
@@ -27,27 +27,20 @@ pub(super) struct WorkerReadings {
     connections: Arc<Conntrack>,
     census: Mutex<Option<(Instant, Census)>>,
     reloads: Arc<Record>,
-    sizes: Arc<Mutex<Sizes>>,
 }
 
 /// Connections by protocol and state.
 type Census = BTreeMap<(&'static str, &'static str), u64>;
 
 impl WorkerReadings {
-    /// Readings of these workers, of reloads, and of the tables' sizes.
-    pub(super) fn new(
-        workers: &Arc<Workers>,
-        reloads: Arc<Record>,
-        sizes: Arc<Mutex<Sizes>>,
-        subject: Arc<Subject>,
-    ) -> Self {
+    /// Readings of these workers, of reloads, and of the tables.
+    pub(super) fn new(workers: &Arc<Workers>, reloads: Arc<Record>, subject: Arc<Subject>) -> Self {
         Self {
             workers: Arc::downgrade(workers),
             counters: workers.counters().to_vec(),
             connections: Arc::clone(workers.connections()),
             census: Mutex::default(),
             reloads,
-            sizes,
             subject,
         }
     }
@@ -170,22 +163,22 @@ impl WorkerReadings {
     }
 
     fn table_samples(&self) -> Vec<Sample> {
-        let sizes = *lock(&self.sizes);
-        let of = |(table, value): (&str, u64)| Sample {
+        let tables = self.subject.snapshots.current();
+        let of = |(table, entries): (&str, usize)| Sample {
             name: "windlass_table_entries",
             help: "Entries of the forwarding tables.",
             kind: SampleKind::Gauge,
             labels: vec![("table", table.to_owned())],
-            value,
+            value: u64::try_from(entries).unwrap_or(u64::MAX),
         };
-        let tables = [
-            ("fdb", sizes.fdb),
-            ("neighbors", sizes.neighbors),
-            ("routes", sizes.routes),
-            ("services", sizes.services),
-            ("backends", sizes.backends),
+        let entries = [
+            ("fdb", tables.fdb().len()),
+            ("neighbors", tables.neighbors().len()),
+            ("routes", tables.routes().len()),
+            ("services", tables.services().len()),
+            ("backends", tables.services().backends()),
         ];
-        tables.into_iter().map(of).collect()
+        entries.into_iter().map(of).collect()
     }
 
     fn reload_samples(&self) -> Vec<Sample> {

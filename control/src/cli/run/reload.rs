@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use windlass_control::admin::{Programming, STUCK_AFTER};
 use windlass_control::changes;
 use windlass_control::cluster::Problem;
 use windlass_control::compile::Compiler;
@@ -14,11 +13,11 @@ use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
 use windlass_control::source::Cluster;
-use windlass_dataplane::tables::ForwardingTables;
 
 use super::follow::Followed;
 use super::inspect::Known;
 use super::platform::{Host, Running};
+use super::record::Record;
 
 /// How often manifests are looked at, and changes from the API that nobody woke us for. A change of manifests is
 /// read at the second look that finds it.
@@ -172,109 +171,4 @@ fn pin(running: &NodeSettings, wanted: NodeSettings) -> (NodeSettings, Vec<Strin
 
 fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// What became of reloads, for metrics.
-#[derive(Debug)]
-pub(super) struct Record(Mutex<Figures>);
-
-/// The figures of a [`Record`].
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Figures {
-    /// Reloads that were applied.
-    pub(super) successes: u64,
-    /// Reloads that left the last good state standing.
-    pub(super) failures: u64,
-    /// When manifests were applied last, at start or by a reload.
-    pub(super) last_success: SystemTime,
-    /// How long reading, compiling and publishing took then; zero before the first reload.
-    pub(super) took: Duration,
-    /// How long ago the API server was last heard of, where there is one.
-    pub(super) staleness: Option<Duration>,
-    /// When no change was waiting, for clocks and for people.
-    up_to_date: (Instant, SystemTime),
-    /// Whether the last change could not be applied.
-    is_behind: bool,
-}
-
-impl Default for Record {
-    fn default() -> Self {
-        let last_success = SystemTime::now();
-        Self(Mutex::new(Figures {
-            successes: 0,
-            failures: 0,
-            last_success,
-            took: Duration::ZERO,
-            staleness: None,
-            up_to_date: (Instant::now(), last_success),
-            is_behind: false,
-        }))
-    }
-}
-
-impl Record {
-    /// The figures as they are.
-    pub(super) fn figures(&self) -> Figures {
-        *self.lock()
-    }
-
-    fn succeeded(&self, took: Duration) {
-        let mut figures = self.lock();
-        figures.successes += 1;
-        (figures.last_success, figures.took) = (SystemTime::now(), took);
-        figures.is_behind = false;
-    }
-
-    fn failed(&self) {
-        let mut figures = self.lock();
-        figures.failures += 1;
-        figures.is_behind = true;
-    }
-
-    /// Every change that there is has been looked at.
-    fn looked(&self, staleness: Option<Duration>) {
-        let mut figures = self.lock();
-        figures.staleness = staleness;
-        if !figures.is_behind {
-            figures.up_to_date = (Instant::now(), SystemTime::now());
-        }
-    }
-
-    /// How changes come through: a change that cannot be applied waits, and so does everything when nobody looks.
-    pub(super) fn programming(&self) -> Programming {
-        let (since, applied_at) = self.figures().up_to_date;
-        Programming { applied_at, is_stuck: since.elapsed() > STUCK_AFTER }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Figures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Numbers of table entries, which metrics show.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sizes {
-    /// FDB entries.
-    pub(super) fdb: u64,
-    /// Neighbors.
-    pub(super) neighbors: u64,
-    /// Routes.
-    pub(super) routes: u64,
-    /// Ports of services.
-    pub(super) services: u64,
-    /// Backends of all of them.
-    pub(super) backends: u64,
-}
-
-impl Sizes {
-    /// The sizes of these tables.
-    pub(super) fn of(tables: &ForwardingTables) -> Self {
-        Self {
-            fdb: tables.fdb().len() as u64,
-            neighbors: tables.neighbors().len() as u64,
-            routes: tables.routes().iter().count() as u64,
-            services: tables.services().len() as u64,
-            backends: tables.services().iter().map(|service| service.backends.len() as u64).sum(),
-        }
-    }
 }

@@ -1,5 +1,8 @@
 //! Recorded steps in words.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine::observe::RecordedStep;
 use windlass_dataplane::lb::conntrack::FlowDirection;
@@ -14,19 +17,23 @@ use crate::inspect::{Inspection, rows};
 
 /// One row per step but the last drop, which is the way's end.
 pub(super) fn rows(node: &Inspection, packet: &InnerPacket, recorded: &[RecordedStep]) -> Vec<StepRow> {
-    let mut service = None;
+    let (mut service, mut target) = (None, None);
     let mut rows = Vec::with_capacity(recorded.len());
     for step in recorded {
-        if let RecordedStep::Service(found) = step {
-            service = Some(found);
+        match step {
+            RecordedStep::Service(found) => service = Some(&**found),
+            RecordedStep::Backend(backend) | RecordedStep::Affinity(backend) => target = Some(backend.ip()),
+            _ => {}
         }
         let (name, text) = match step {
             RecordedStep::Dropped(_) => continue,
-            RecordedStep::Backend(backend) => (
-                "backend",
-                format!("{backend}{}", chosen(node, service.map(|service| &**service), backend.ip())),
-            ),
+            RecordedStep::Backend(backend) => {
+                ("backend", format!("{backend}{}", chosen(node, service, backend.ip())))
+            }
             RecordedStep::Translated(to) => ("translation", translated(node, &packet.flow, to)),
+            RecordedStep::Route(prefix, NextHop::Host) if prefix.prefix_len() == 0 => {
+                ("route", no_other_route(node, target.unwrap_or(packet.flow.dst), *prefix))
+            }
             step => row(node, step),
         };
         rows.push(StepRow { step: name.to_owned(), text });
@@ -77,7 +84,7 @@ fn row(node: &Inspection, step: &RecordedStep) -> (&'static str, String) {
     }
 }
 
-fn chosen(node: &Inspection, service: Option<&Service>, backend: std::net::IpAddr) -> String {
+fn chosen(node: &Inspection, service: Option<&Service>, backend: IpAddr) -> String {
     let count = service.map_or(0, |service| service.backends.len());
     let how = match count {
         0 | 1 => "the only one".to_owned(),
@@ -117,6 +124,33 @@ fn hop(node: &Inspection, next_hop: NextHop) -> String {
         NextHop::Host => "the host: this node, or outside the overlay".to_owned(),
     }
 }
+
+/// The default route leads to the host, which is no way to an address of the overlay.
+fn no_other_route(node: &Inspection, dst: IpAddr, prefix: IpNet) -> String {
+    let range = node.tables.local().cluster_cidrs.iter().find(|cidr| cidr.contains(&dst));
+    match range {
+        Some(range) => format!("none: {dst} is in the cluster CIDR {range}, and in no node's podCIDR"),
+        None => format!("{prefix} -> {}", hop(node, NextHop::Host)),
+    }
+}
+
+/// The table entries by which a ping is answered.
+pub(super) fn pinged(node: &Inspection, vip: IpAddr) -> StepRow {
+    let services = node.tables.services().iter().filter(|service| service.vip.addr == vip);
+    let mut names: Vec<_> = services
+        .map(|service| format!("{} ({} {})", service.name, service.vip.protocol, service.vip.port))
+        .collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(PORTS_SHOWN);
+    names.truncate(PORTS_SHOWN);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    StepRow { step: "service".into(), text: format!("{vip} is the address of {}", names.join(", ")) }
+}
+
+/// Ports of one VIP that are named before the rest is summed up.
+const PORTS_SHOWN: usize = 5;
 
 /// The last next hop that was looked up.
 pub(super) fn next_hop(recorded: &[RecordedStep]) -> Option<NextHop> {

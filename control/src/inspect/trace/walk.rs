@@ -19,7 +19,7 @@ use windlass_dataplane::wire::quoted::quoted;
 use windlass_dataplane::wire::tcp::{ACK, SYN};
 use windlass_dataplane::wire::vxlan::{self, Vni};
 
-use super::{Arrival, End, StepRow, TraceError, Way, steps};
+use super::{Arrival, End, StepRow, TraceError, Way, bytes, steps};
 use crate::inspect::{Inspection, packet, rows};
 
 /// A packet's way, and what it rests on.
@@ -83,14 +83,13 @@ impl Tracer<'_> {
     pub(super) fn enter_overlay_bytes(&self, bytes: &[u8]) -> Walked {
         match InnerPacket::parse(bytes) {
             Ok(inner) => self.enter_overlay(&inner, &related(&inner, bytes)),
-            Err(_) => Walked::unreadable(DropReason::Malformed, CameIn::Device)
-                .said_of_bytes(bytes.len(), "IP packet; begin at the IP header"),
+            Err(_) => Walked::unreadable(DropReason::Malformed, CameIn::Device).saying(&bytes::of_ip(bytes)),
         }
     }
 
     pub(super) fn arrived_bytes(&self, arrival: &Arrival, bytes: Vec<u8>) -> Result<Walked, TraceError> {
-        let given = bytes.len();
         let is_ip = matches!(bytes.first().map(|first| first >> 4), Some(4 | 6));
+        let wrong = if is_ip { bytes::of_ip(&bytes) } else { bytes::of_vxlan(&bytes) };
         let payload = if is_ip {
             let head = self.head(arrival, bytes[0] >> 4 == 4)?;
             [head.as_slice(), &bytes].concat()
@@ -103,9 +102,7 @@ impl Tracer<'_> {
         });
         Ok(match inner {
             Ok((related, packet)) => self.arrived(arrival, &payload, Ok(packet), &related),
-            Err(reason) => self
-                .arrived(arrival, &payload, Err(reason), &Related::Nothing)
-                .said_of_bytes(given, "IP packet or VXLAN payload; begin at the IP or the VXLAN header"),
+            Err(reason) => self.arrived(arrival, &payload, Err(reason), &Related::Nothing).saying(&wrong),
         })
     }
 
@@ -144,8 +141,7 @@ impl Tracer<'_> {
         };
         let came_in = CameIn::Network(arrival.from, frame.vni, frame.dst_mac);
         let way_in = Some((frame.vni, arrival.from));
-        if frame.reserved_bits && self.node.engine.strict_reserved_bits {
-            let reason = DropReason::VxlanReservedBits;
+        if let Some(reason) = frame.refusal(&self.node.engine) {
             return Walked { arrival: way_in, ..Walked::dropped(&inner, came_in, Vec::new(), reason) };
         }
         let outer = OuterHeader { source: arrival.from, tos: arrival.tos };
@@ -186,6 +182,7 @@ impl Tracer<'_> {
                 self.sent(&packet.flow, packet, egress, &recording.steps, &mut steps)
             }
             Verdict::EchoReply => {
+                steps.push(steps::pinged(self.node, packet.flow.dst));
                 let text = format!("Windlass answers the ping itself, as {}", packet.flow.dst);
                 (End::Answered, None, text)
             }
@@ -215,7 +212,7 @@ impl Tracer<'_> {
         let Egress::Remote(encapsulation) = egress else {
             return (End::Sent, None, steps::into_device(recorded).to_owned());
         };
-        let mtu = encapsulation.inner_mtu(self.node.tables.local().overlay_mtu);
+        let mtu = encapsulation.inner_mtu(self.node.tables.local().overlay_mtu, self.node.now);
         if packet.total_len > mtu {
             let told = packet.dont_fragment;
             let (reason, meaning) = if told {
@@ -313,11 +310,9 @@ impl Walked {
         Self { packet: Some(*packet), recorded, way, ..unreadable }
     }
 
-    /// Bytes too malformed to be a packet may be the wrong ones.
-    fn said_of_bytes(mut self, given: usize, expected: &str) -> Self {
-        if self.reason == Some(DropReason::Malformed) {
-            self.way.text += &format!(" What is given ({given} B) is no whole {expected}.");
-        }
+    /// Bytes that are no packet may be the wrong ones.
+    fn saying(mut self, wrong: &str) -> Self {
+        self.way.text += &format!(" Of what is given: {wrong}.");
         self
     }
 

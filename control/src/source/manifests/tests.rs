@@ -1,5 +1,7 @@
 use std::fs;
 
+use serde_json::Value;
+
 use super::*;
 
 const PREFIX: &str = "flannel.alpha.coreos.com";
@@ -7,6 +9,10 @@ const EXAMPLE: &str = include_str!("../../../examples/worked-example.yaml");
 
 fn read(text: &str) -> Loaded {
     load_text("test.yaml", text, PREFIX).unwrap()
+}
+
+fn load(path: PathBuf) -> Result<Loaded, ManifestError> {
+    Manifests::new(&[path], PREFIX).read()
 }
 
 fn problems(loaded: &Loaded) -> Vec<String> {
@@ -29,8 +35,8 @@ fn the_worked_example_is_read_without_problems() {
 #[test]
 fn json_and_yaml_and_lists_say_the_same() {
     let mut items = Vec::new();
-    for document in documents(EXAMPLE) {
-        items.push(parse_yaml::<Value>(&document).unwrap());
+    for document in EXAMPLE.split("\n---\n") {
+        items.push(serde_saphyr::from_str::<Value>(document).unwrap());
     }
     let json = items.iter().map(|item| serde_json::to_string_pretty(item).unwrap()).collect::<Vec<_>>();
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
@@ -157,11 +163,11 @@ fn a_folder_is_read_in_order_without_hidden_and_other_files() {
     {
         fs::write(folder.path().join(file), node(name)).unwrap();
     }
-    let loaded = load(&[folder.path().to_owned()], PREFIX).unwrap();
+    let loaded = load(folder.path().to_owned()).unwrap();
     assert_eq!(loaded.state.nodes.keys().collect::<Vec<_>>(), ["a", "b"]);
-    let empty = load(&[folder.path().join("..data/../deeper.yaml")], PREFIX).unwrap();
+    let empty = load(folder.path().join("..data/../deeper.yaml")).unwrap();
     assert!(problems(&empty)[0].contains("holds no .yaml"));
-    let error = load(&[folder.path().join("missing.yaml")], PREFIX).unwrap_err().to_string();
+    let error = load(folder.path().join("missing.yaml")).unwrap_err().to_string();
     assert!(error.contains("missing.yaml") && error.contains("--manifests"), "{error}");
 }
 
@@ -174,4 +180,76 @@ fn a_malformed_net_conf_is_remembered_as_such() {
     assert!(
         matches!(loaded.state.net_conf, NetConfState::Malformed(reason) if reason.contains("Backend.VNI -1"))
     );
+}
+
+#[test]
+fn g9_only_what_has_changed_is_parsed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("all.yaml");
+    let text = "apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {name: a}\n\
+                - apiVersion: v1\n  kind: Node\n  metadata: {name: b}\nkind: List\n\
+                ---\napiVersion: v1\nkind: Node\nmetadata: {name: c}\n";
+    fs::write(&file, text).unwrap();
+    fs::write(
+        folder.path().join("other.json"),
+        r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"d"}}"#,
+    )
+    .unwrap();
+    let mut manifests = Manifests::new(&[folder.path().to_owned()], PREFIX);
+    let before = manifests.read().unwrap().state;
+    fs::write(&file, text.replace("name: b", "name: e, uid: x")).unwrap();
+    let after = manifests.read().unwrap().state;
+    assert_eq!(after.nodes.keys().collect::<Vec<_>>(), ["a", "c", "d", "e"]);
+    for name in ["a", "c", "d"] {
+        assert!(Arc::ptr_eq(&before.nodes[name], &after.nodes[name]), "{name}");
+    }
+}
+
+#[test]
+fn lines_are_right_when_what_stands_above_has_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("all.yaml");
+    let bad = "apiVersion: v1\nkind: Node\nmetadata: {name: b}\nspec: {podCIDR: x}\n";
+    let mut manifests = Manifests::new(std::slice::from_ref(&file), PREFIX);
+    for above in ["", "---\n", "# one\n# two\n---\n"] {
+        fs::write(&file, format!("{above}{bad}")).unwrap();
+        let line = above.matches('\n').count().max(1);
+        let problem = &problems(&manifests.read().unwrap())[0];
+        assert!(problem.contains(&format!("all.yaml:{line}: Node b")), "{problem}");
+    }
+}
+
+#[test]
+fn a_list_says_the_same_however_it_is_written() {
+    let items = |indent: &str| {
+        let item =
+            |name: &str| format!("{indent}- metadata:\n{indent}    name: {name}\n{indent}    labels: *x\n");
+        format!("{}{}{}", item("a").replace("*x", "&x {}"), "\n# between\n", item("b"))
+    };
+    let list = |items: &str| format!("kind: NodeList\nitems:\n{items}apiVersion: v1\n");
+    // The alias needs the anchor of the item before: such a list is read as a whole.
+    for text in [list(&items("")), list(&items("  ")), list(&items("").replace("*x", "{}"))] {
+        let loaded = read(&text);
+        assert_eq!(problems(&loaded), Vec::<String>::new(), "{text}");
+        assert_eq!(loaded.state.nodes.keys().collect::<Vec<_>>(), ["a", "b"], "{text}");
+    }
+}
+
+#[test]
+fn dashes_within_a_text_begin_no_item() {
+    let loaded = read(
+        "kind: NodeList\nitems:\n- metadata:\n    name: a\n    uid: |\n     - x\n     items:\n- metadata: {name: b}\napiVersion: v1\n",
+    );
+    assert_eq!(loaded.state.nodes["a"].uid.as_deref(), Some("- x\nitems:\n"));
+    assert_eq!(loaded.state.nodes.len(), 2);
+}
+
+#[test]
+fn a_broken_item_of_a_list_is_named_by_the_line_of_the_file() {
+    let text = "apiVersion: v1\nitems:\n- kind: Node\n  metadata: {name: a}\n- kind: Node\n  metadata: {name: [\nkind: List\n";
+    let error = load_text("broken.yaml", text, PREFIX).unwrap_err().to_string();
+    assert!(error.starts_with("broken.yaml:6:") || error.starts_with("broken.yaml:7:"), "{error}");
+    let json = "{\"kind\":\"List\",\"apiVersion\":\"v1\",\n\"items\":[\n{\"kind\":\"Node\",\"apiVersion\":\"v1\",\n\"metadata\":{\"name\":\"a\"},\"spec\":{\"podCIDR\":\"x\"}}]}";
+    let problem = &problems(&read(json))[0];
+    assert!(problem.starts_with("test.yaml:3: Node a: "), "{problem}");
 }

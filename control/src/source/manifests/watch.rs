@@ -54,8 +54,9 @@ impl Watch {
 #[derive(Debug, PartialEq, Eq)]
 struct Look(BTreeMap<PathBuf, Option<FileState>>);
 
+/// What tells a file's states apart.
 #[derive(Debug, PartialEq, Eq)]
-struct FileState {
+pub(super) struct FileState {
     /// Where links lead.
     resolved: PathBuf,
     len: u64,
@@ -81,7 +82,8 @@ impl Look {
 }
 
 impl FileState {
-    fn of(file: &Path) -> Option<Self> {
+    /// That of the file as it is; `None` when nobody can say.
+    pub(super) fn of(file: &Path) -> Option<Self> {
         let resolved = std::fs::canonicalize(file).ok()?;
         let metadata = std::fs::metadata(&resolved).ok()?;
         Some(Self { resolved, len: metadata.len(), stamp: system::file_stamp(&metadata) })

@@ -21,6 +21,16 @@ impl NamespaceLock {
     pub(super) fn take(name: &str) -> io::Result<Self> {
         UnixDatagram::bind_addr(&UnixAddr::from_abstract_name(name)?).map(Self)
     }
+
+    /// The process that has the name. In the table of sockets the inode is column 6, and column 7 the name, after
+    /// an @ where it is no file's.
+    pub(super) fn holder(name: &str) -> Option<String> {
+        let table = fs::read_to_string("/proc/thread-self/net/unix").ok()?;
+        let columns = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let named = columns.filter(|columns| columns.get(7) == Some(&format!("@{name}").as_str()));
+        let inodes: Vec<_> = named.map(|columns| columns[6].to_owned()).collect();
+        process_with_socket(&inodes)
+    }
 }
 
 /// Takes the VXLAN port of this network namespace, or says who has it.
@@ -28,15 +38,16 @@ impl NamespaceLock {
 /// The lock is needed beside the trial bind because SO_REUSEPORT, which several workers need, lets a second
 /// program of the same user bind silently.
 pub(super) fn lock(addresses: &[IpAddr], port: u16) -> Result<NamespaceLock, DeviceError> {
-    let lock =
-        NamespaceLock::take(&format!("windlass-vxlan-{port}")).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                let holder = addresses.iter().find_map(|address| holder(*address, port));
-                let holder = holder.unwrap_or_else(|| "another windlass".to_owned());
-                DeviceError::PortTaken { port, holder }
-            }
-            _ => DeviceError::system(format!("locking UDP port {port}"), error),
-        })?;
+    let name = format!("windlass-vxlan-{port}");
+    let lock = NamespaceLock::take(&name).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let holder = addresses.iter().find_map(|address| holder(*address, port));
+            let holder = holder.or_else(|| NamespaceLock::holder(&name));
+            let holder = holder.unwrap_or_else(|| "another windlass".to_owned());
+            DeviceError::PortTaken { port, holder }
+        }
+        _ => DeviceError::system(format!("locking UDP port {port}"), error),
+    })?;
     for address in addresses {
         UdpSocket::bind(SocketAddr::new(*address, port))
             .map_err(|error| bind_error(*address, port, error))?;

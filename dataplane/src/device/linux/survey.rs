@@ -63,10 +63,18 @@ pub fn probe_vxlan_port(addresses: &[IpAddr], port: u16) -> Result<(), DeviceErr
     port::lock(addresses, port).map(drop)
 }
 
-/// Whether another run of this program manages the host.
-pub fn is_managed() -> bool {
-    let taken = NamespaceLock::take(super::host::LOCK);
-    matches!(taken, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
+/// Who manages the host, if another run of this program does.
+pub fn managed_by() -> Option<String> {
+    match NamespaceLock::take(super::host::LOCK) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let holder = NamespaceLock::holder(super::host::LOCK);
+            Some(
+                holder
+                    .map_or("another windlass".to_owned(), |process| format!("another windlass, {process},")),
+            )
+        }
+        _ => None,
+    }
 }
 
 fn net_admin() -> Seen<bool> {

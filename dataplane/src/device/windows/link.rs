@@ -206,9 +206,9 @@ pub fn probe_vxlan_port(addresses: &[IpAddr], port: u16) -> Result<(), DeviceErr
     Ok(())
 }
 
-/// Whether another run of this program manages the host.
-pub fn is_managed() -> bool {
-    single::Lock::is_taken(LOCK)
+/// Who manages the host, if another run of this program does.
+pub fn managed_by() -> Option<String> {
+    single::Lock::is_taken(LOCK).then(|| "another windlass".to_owned())
 }
 
 #[cfg(test)]

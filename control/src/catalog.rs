@@ -1,4 +1,4 @@
-//! Every check: its name, what it is about, and why it is made.
+//! Every check that is made of a node: its name, what it is about, and why it is made.
 
 /// A check.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,6 +30,11 @@ const fn objects(name: &'static str, why: &'static str) -> Check {
     Check { name, about: About::Objects, why, ignorable: true }
 }
 
+/// A check of the host without which the node cannot run, whoever says so.
+const fn vital(name: &'static str, why: &'static str) -> Check {
+    Check { name, about: About::Host, why, ignorable: false }
+}
+
 const fn host(name: &'static str, why: &'static str) -> Check {
     Check { name, about: About::Host, why, ignorable: true }
 }
@@ -40,13 +45,13 @@ pub fn ignorable() -> impl Iterator<Item = &'static str> {
 }
 
 /// The check of that name; that of the objects where there is none.
-pub(super) fn named(name: &str) -> &'static Check {
+pub(crate) fn named(name: &str) -> &'static Check {
     ALL.into_iter().find(|check| check.name == name).unwrap_or(&OBJECTS)
 }
 
 macro_rules! checks {
     ($($identifier:ident = $check:expr;)*) => {
-        $(pub(super) static $identifier: Check = $check;)*
+        $(pub(crate) static $identifier: Check = $check;)*
 
         /// Every check.
         pub static ALL: [&Check; [$(stringify!($identifier)),*].len()] = [$(&$identifier),*];
@@ -74,14 +79,14 @@ checks! {
     VTEP_ADDRESS = objects("vtep-address", "a VTEP inside the overlay would be reached through the overlay itself, in circles: that node is left out");
     CLOCK = host("clock", "certificates and leases fail, and logs cannot be compared");
 
-    PRIVILEGE = host("privilege", "making the device, routes and filter rules needs CAP_NET_ADMIN");
-    TUN = host("tun", "packets of pods come and go through a TUN device");
+    PRIVILEGE = vital("privilege", "making the device, routes and filter rules needs CAP_NET_ADMIN");
+    TUN = vital("tun", "packets of pods come and go through a TUN device");
     WINTUN = host("wintun", "its driver makes the overlay device of a Windows node, and no other file may be run in its place");
-    NFT = host("nft", "the filter rules are set with the program nft");
-    ANOTHER_WINDLASS = host("another-windlass", "two would remove each other's routes and filter rules");
+    NFT = vital("nft", "the filter rules are set with the program nft");
+    ANOTHER_WINDLASS = vital("another-windlass", "two would remove each other's routes and filter rules");
     DEVICE_NAME = host("device-name", "the overlay device is made under this name");
-    VXLAN_PORT = host("vxlan-port", "VXLAN is received on this port, and only one program can have it");
-    METRICS_PORT = host("metrics-port", "metrics and health are served there");
+    VXLAN_PORT = vital("vxlan-port", "VXLAN is received on this port, and only one program can have it");
+    METRICS_PORT = vital("metrics-port", "metrics and health are served there");
     KUBE_PROXY_PORTS = host("kube-proxy-ports", "kube-proxy serves metrics on 10249 and health on 10256: who holds them may be one");
     FLANNEL_DEVICE = host("flannel-device", "a kernel vxlan device of the same network takes packets that are meant for Windlass");
     FLANNELD = host("flanneld", "flanneld makes its vxlan device, FDB and routes again whenever a node changes");
