@@ -25,7 +25,7 @@ impl Engine {
         for packets in packets.chunks(STAGED) {
             for packet in packets {
                 self.counters.overlay.received_bytes.add(packet.len() as u64);
-                self.encap_read(pool, *packet, &mut stage);
+                self.encap_read(pool, packet, &mut stage);
             }
             self.encap_staged(&tables, pool, &mut stage, now, out);
         }
@@ -37,13 +37,13 @@ impl Engine {
 
     /// 1. Every length is checked once; what follows cannot run off the end.
     #[inline]
-    fn encap_read(&self, pool: &PacketPool, packet: PacketBuf, stage: &mut Stage<()>) {
+    fn encap_read(&self, pool: &PacketPool, packet: &PacketBuf, stage: &mut Stage<()>) {
         let Some(staged) = stage.next() else { return };
-        if staged.inner.read(pool.bytes(&packet)).is_err() {
+        if staged.inner.read(pool.bytes(packet)).is_err() {
             self.counters.overlay.received.add(1);
             return self.counters.count_drop(DropReason::Malformed, 1);
         }
-        staged.packet = packet;
+        staged.packet = *packet;
         staged.packet.truncate(staged.inner.total_len as usize);
         staged.hash = self.flows.prefetch(&staged.inner.flow);
         stage.keep();
@@ -60,7 +60,7 @@ impl Engine {
         out: &mut Outbox,
     ) {
         while let Some((Side::Overlay, packet)) = self.next_released(pool) {
-            self.encap_read(pool, packet, stage);
+            self.encap_read(pool, &packet, stage);
             self.encap_staged(tables, pool, stage, now, out);
         }
     }
