@@ -435,3 +435,29 @@ mod tests {
         assert!(first.upgrade().is_none());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn d12_tuples_that_collide_under_one_seed_spread_under_another() {
+        let [one, other] = [1, 2].map(|seed| FlowCache::<[u8; 8]>::new(1_024, seed));
+        let set = |cache: &FlowCache<[u8; 8]>, flow: &FlowKey| {
+            let key = Key::new(flow, IngressId::OVERLAY);
+            cache.first_way(key.addresses, (key.src_port, key.dst_port), key.protocol) / WAYS
+        };
+        let dst = IpAddr::from([10, 96, 0, 10]);
+        let crafted = (0..100_000_u32).map(|index| {
+            let src = IpAddr::from((0x0af4_0000 + index / 50_000).to_be_bytes());
+            FlowKey { src, dst, protocol: Protocol::UDP, src_port: index as u16, dst_port: 53 }
+        });
+        let colliding: Vec<_> = crafted.filter(|flow| set(&one, flow) == 0).collect();
+        assert!(colliding.len() > 200, "{}", colliding.len());
+        let mut counts = [0; 1_024 / WAYS];
+        colliding.iter().for_each(|flow| counts[set(&other, flow)] += 1);
+        assert!(counts.into_iter().max() < Some(20), "they would fill one set of four");
+    }
+}

@@ -324,7 +324,6 @@ impl Conntrack {
         match result {
             Ok(()) => {
                 connection.stage.store(LIVE, Ordering::Release);
-                self.direct.end(self.index.hash(&connection.reply), connection.opened_tick());
                 self.schedule(worker, connection);
             }
             Err(_) => {
@@ -367,16 +366,18 @@ impl Conntrack {
 
     fn claim(&self, connection: &Arc<Connection>) -> Result<(), InsertError> {
         // The place of a connection that is gone counts as free: whoever removes it may have been interrupted.
-        let take_place = |direction| {
+        let take_place = |hash, direction| {
             let indexed = Indexed { connection: Arc::clone(connection), direction };
-            self.index.insert(indexed, |known| known.stage.load(Ordering::Acquire) == GONE)
+            self.index.insert(hash, indexed, |known| known.stage.load(Ordering::Acquire) == GONE)
         };
-        if !take_place(FlowDirection::Original) {
+        if !take_place(self.index.hash(&connection.original), FlowDirection::Original) {
             return Err(InsertError::Exists);
         }
-        if !take_place(FlowDirection::Reply) {
+        let reply_hash = self.index.hash(&connection.reply);
+        if !take_place(reply_hash, FlowDirection::Reply) {
             return Err(InsertError::ReplyTaken);
         }
+        self.direct.end(reply_hash, connection.opened_tick());
         Ok(())
     }
 
@@ -576,6 +577,25 @@ mod tests {
         live.touch(original, now.tick());
         connections.expire(0, now + Duration::from_secs(300), 100);
         assert!(connections.lookup(&live.original).is_some());
+    }
+
+    #[test]
+    fn d14_a_sweep_forgets_no_more_than_its_budget_at_a_time() {
+        const COUNT: usize = 50_000;
+        const BUDGET: usize = 256;
+        let connections = Conntrack::new(COUNT, 1);
+        for number in 0..COUNT {
+            let mut original = flow("10.244.0.14:1", "10.96.0.10:80");
+            (original.src_port, original.dst_port) = (number as u16, (number >> 16) as u16);
+            let reply = FlowKey { src_port: 8080 + original.dst_port, ..original.reversed() };
+            connections.insert(&Arc::new(Connection::new(original, reply, Instant::ZERO)), 0).unwrap();
+        }
+        let now = Instant::ZERO + Duration::from_secs(242);
+        for sweep in 1..=COUNT.div_ceil(BUDGET) {
+            connections.expire(0, now, BUDGET);
+            assert_eq!(connections.len(), COUNT.saturating_sub(sweep * BUDGET));
+        }
+        assert_eq!(connections.next_expiry(0), None);
     }
 
     #[test]

@@ -52,10 +52,10 @@ impl FlowIndex {
         self.0.with(hash, |shard| shard.find(hash, is(hash, flow)).is_some())
     }
 
-    /// Puts `indexed` in the place of its flow, unless another one stands there for which `gives_way` says no.
-    pub fn insert(&self, indexed: Indexed, gives_way: impl FnOnce(&Connection) -> bool) -> bool {
+    /// Puts `indexed` in the place of its flow, which is of this hash, unless another one stands there for which
+    /// `gives_way` says no.
+    pub fn insert(&self, hash: u64, indexed: Indexed, gives_way: impl FnOnce(&Connection) -> bool) -> bool {
         let flow = *indexed.flow();
-        let hash = self.0.hash(&flow);
         let old = self.0.with(hash, |shard| match shard.entry(hash, is(hash, &flow), |(hash, _)| *hash) {
             Entry::Occupied(known) if !gives_way(&known.get().1.connection) => Err(()),
             Entry::Occupied(mut known) => Ok(Some(std::mem::replace(&mut known.get_mut().1, indexed))),

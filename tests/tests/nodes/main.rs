@@ -4,6 +4,7 @@ mod api;
 mod checks;
 mod dns;
 mod harness;
+mod hops;
 mod inspect;
 mod kernel_peer;
 mod lifecycle;
