@@ -375,6 +375,8 @@ fn last_seen(connection: Option<&Arc<Connection>>, tick: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::time::Instant;
 
@@ -434,20 +436,12 @@ mod tests {
         (1..1 << 10).for_each(|number| cache.install(number, connection(number)));
         assert!(first.upgrade().is_none());
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use super::*;
 
     #[test]
     fn d12_tuples_that_collide_under_one_seed_spread_under_another() {
         let [one, other] = [1, 2].map(|seed| FlowCache::<[u8; 8]>::new(1_024, seed));
         let set = |cache: &FlowCache<[u8; 8]>, flow: &FlowKey| {
-            let key = Key::new(flow, IngressId::OVERLAY);
-            cache.first_way(key.addresses, (key.src_port, key.dst_port), key.protocol) / WAYS
+            cache.slot(hash::<[u8; 8]>(flow, cache.seed)) / GROUP
         };
         let dst = IpAddr::from([10, 96, 0, 10]);
         let crafted = (0..100_000_u32).map(|index| {
@@ -456,7 +450,7 @@ mod tests {
         });
         let colliding: Vec<_> = crafted.filter(|flow| set(&one, flow) == 0).collect();
         assert!(colliding.len() > 200, "{}", colliding.len());
-        let mut counts = [0; 1_024 / WAYS];
+        let mut counts = [0; 1_024 / GROUP];
         colliding.iter().for_each(|flow| counts[set(&other, flow)] += 1);
         assert!(counts.into_iter().max() < Some(20), "they would fill one set of four");
     }
