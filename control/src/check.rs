@@ -9,6 +9,7 @@ mod host;
 mod network;
 mod rules;
 mod sample;
+mod windows;
 
 use std::fmt;
 
@@ -104,7 +105,11 @@ impl Finding {
     }
 }
 
-const UNSEEN_REMEDY: &str = "run as root of the host, with nftables installed";
+const UNSEEN_REMEDY: &str = if cfg!(windows) {
+    "run as Administrator; what this Windows does not have needs no check"
+} else {
+    "run as root of the host, with nftables installed"
+};
 
 /// Messages say what is wrong and, after the last semicolon, what to do.
 fn split(text: &str) -> (String, String) {
@@ -144,6 +149,10 @@ pub fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     findings.extend(network::findings(subject, facts));
     findings.extend(filter::findings(subject, &facts.host));
     findings.extend(cluster::findings(subject, facts.host.clock));
+    if let Some(host) = &facts.host.windows {
+        findings.retain(|finding| !windows::is_of_linux(finding.check));
+        findings.extend(windows::findings(subject, facts, host));
+    }
     findings.sort_by_key(|finding| finding.severity);
     findings
 }

@@ -26,12 +26,12 @@ pub use windows as platform;
 
 pub use config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode};
 #[cfg(not(target_os = "linux"))]
-pub use elsewhere::{PodTuning, stay_on, usable_cpus};
+pub use elsewhere::{DeviceKeeper, PodTuning, cleanup, stay_on, usable_cpus};
 pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
 #[cfg(target_os = "linux")]
-pub use linux::{PodTuning, stay_on, usable_cpus};
+pub use linux::{DeviceKeeper, PodTuning, cleanup, stay_on, usable_cpus};
 #[cfg(windows)]
-pub use platform::restrict_to_administrators;
+pub use platform::{EventKind, EventSource, restrict_to_administrators, system_folder};
 #[cfg(any(target_os = "linux", windows))]
 pub use platform::{
     HostState, default_route_interface, local_addresses, managed_by, open, probe_vxlan_port, survey,

@@ -280,10 +280,10 @@ impl<A: Addresses> FlowCache<A> {
             return false;
         }
         if let Some(connection) = &cold.connection {
+            connection.touch(cold.direction, tick);
             if !connection.is_live() {
                 return false;
             }
-            connection.touch(cold.direction, tick);
         }
         hot.generation = generation;
         hot.tick = last_seen(cold.connection.as_ref(), tick);

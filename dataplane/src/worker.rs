@@ -219,11 +219,25 @@ impl Workers {
         writer: &Writer,
         config: &WorkersConfig,
     ) -> io::Result<Self> {
+        let connections = Conntrack::new(config.connections, io.len());
+        Self::spawn_with(io, writer, config, connections)
+    }
+
+    /// The same with a connection table that was made for as many workers. Their clock stands at zero.
+    ///
+    /// # Errors
+    /// As [`Workers::spawn`].
+    pub fn spawn_with(
+        io: Vec<(WorkerIo, Arc<dyn Waker>)>,
+        writer: &Writer,
+        config: &WorkersConfig,
+        connections: Conntrack,
+    ) -> io::Result<Self> {
         let mut workers = Self {
             threads: Vec::new(),
             wakers: io.iter().map(|(_, waker)| Arc::clone(waker)).collect(),
             counters: Vec::new(),
-            connections: Arc::new(Conntrack::new(config.connections, io.len())),
+            connections: Arc::new(connections),
             stop: Arc::default(),
             origin: SystemInstant::now(),
             tap: Arc::default(),

@@ -4,6 +4,8 @@
 //! up on a flow-cache miss only. No two shard locks are held together. Expiry goes by queues of due ticks, one
 //! per worker, so that a sweep costs what is due and not what is there.
 
+mod saved;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +22,7 @@ use crate::time::Instant;
 use crate::wire::flow::{FlowKey, Protocol, Vip};
 use crate::wire::tcp::ACK;
 
+pub use self::saved::{SavedAffinity, SavedConnection};
 pub use super::tcp_state::FlowDirection;
 
 /// RFC 4787 REQ-5 recommends 5 minutes.
@@ -89,12 +92,12 @@ impl Connection {
 
     /// Whether it still stands in the table.
     pub fn is_live(&self) -> bool {
-        self.stage.load(Ordering::Acquire) == LIVE
+        self.stage.load(Ordering::SeqCst) == LIVE
     }
 
     /// The tick of its last packet.
     pub fn last_seen_tick(&self) -> u32 {
-        self.last_seen.load(Ordering::Relaxed)
+        self.last_seen.load(Ordering::SeqCst)
     }
 
     /// The tick of its first packet.
@@ -114,9 +117,10 @@ impl Connection {
             || !matches!(self.tcp_state(), TcpState::Opening | TcpState::Replied | TcpState::Reset)
     }
 
-    /// Traffic without a flag that matters: refreshes the timer.
+    /// Traffic without a flag that matters: refreshes the timer. Whether the connection was still live is to be asked
+    /// afterwards.
     pub fn touch(&self, direction: FlowDirection, tick: u32) {
-        self.last_seen.store(tick, Ordering::Relaxed);
+        self.last_seen.store(tick, Ordering::SeqCst);
         if direction == FlowDirection::Reply {
             self.replied.store(true, Ordering::Relaxed);
         }
@@ -386,6 +390,10 @@ impl Conntrack {
         if connection.stage.swap(GONE, Ordering::AcqRel) != LIVE {
             return;
         }
+        self.forget(connection);
+    }
+
+    fn forget(&self, connection: &Arc<Connection>) {
         self.unindex(&connection.original, connection);
         self.unindex(&connection.reply, connection);
         self.connections.fetch_sub(1, Ordering::Relaxed);
@@ -395,7 +403,8 @@ impl Conntrack {
         self.index.remove(flow, connection);
     }
 
-    /// A packet with TCP `flags` (0 for UDP): advances the state and the timer.
+    /// A packet with TCP `flags` (0 for UDP): advances the state and the timer. Whether the connection was still live is
+    /// to be asked afterwards.
     pub fn advance(
         &self,
         connection: &Arc<Connection>,
@@ -405,7 +414,7 @@ impl Conntrack {
         worker: usize,
     ) {
         let before = connection.timeout();
-        connection.last_seen.store(now.tick(), Ordering::Relaxed);
+        connection.last_seen.store(now.tick(), Ordering::SeqCst);
         if direction == FlowDirection::Reply {
             connection.replied.store(true, Ordering::Relaxed);
         }
@@ -483,11 +492,27 @@ impl Conntrack {
         if connection.is_stale(tick) {
             return;
         }
-        if connection.due_tick() <= now.tick() {
-            self.remove(connection);
-        } else {
+        if connection.due_tick() > now.tick() || !self.retire(connection, now) {
             self.schedule(worker, connection);
         }
+    }
+
+    /// Forgets a connection that has timed out, unless a packet of it comes at this very moment: whoever sees a packet
+    /// first stores when and then looks whether the connection is live, and here it is the other way round, so that
+    /// one of the two notices.
+    fn retire(&self, connection: &Arc<Connection>, now: Instant) -> bool {
+        let stage = &connection.stage;
+        if stage.compare_exchange(LIVE, CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return true;
+        }
+        let is_needed = connection.due_tick() > now.tick();
+        // Removed meanwhile: whoever did so left the rest to us.
+        if is_needed && stage.compare_exchange(CLAIMED, LIVE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return false;
+        }
+        stage.store(GONE, Ordering::Release);
+        self.forget(connection);
+        true
     }
 
     fn expire_affinity(&self, worker: usize, client: Box<Client>, now: Instant) {

@@ -41,6 +41,13 @@ impl<T> Sharded<T> {
         self.hasher.hash_one(key)
     }
 
+    /// Shows every entry to `see`, one shard after the other. No shard must be asked for meanwhile.
+    pub fn visit(&self, mut see: impl FnMut(&T)) {
+        for shard in &self.shards {
+            shard.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(&mut see);
+        }
+    }
+
     /// Does something to the shard that holds what has this hash. Another shard must not be asked for meanwhile.
     ///
     /// A panicking worker leaves at most an entry out of place behind: the shard is used on.

@@ -18,7 +18,8 @@ use crate::wire::checksum;
 use crate::wire::flow;
 
 fn tun(name: &str) -> Tun {
-    let config = TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true };
+    let config =
+        TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: false };
     Tun::create(&config).unwrap().remove(0)
 }
 
@@ -76,8 +77,14 @@ fn g11_a_superpacket_the_device_refuses_goes_as_its_segments() {
 fn names_that_are_bad_or_taken_are_named_with_the_remedy() {
     in_namespace("device names", || {
         let create = |name: &str| {
-            Tun::create(&TunConfig { name: name.to_owned(), queues: 2, mtu: 1450, superpackets: true })
-                .map(|queues| queues.len())
+            Tun::create(&TunConfig {
+                name: name.to_owned(),
+                queues: 2,
+                mtu: 1450,
+                superpackets: true,
+                persist: false,
+            })
+            .map(|queues| queues.len())
         };
         assert!(matches!(create("a-name-that-is-too-long"), Err(DeviceError::BadName { .. })));
         assert!(matches!(create("a b"), Err(DeviceError::BadName { .. })));
