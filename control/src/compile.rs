@@ -9,7 +9,6 @@ mod incremental;
 mod nodes;
 mod services;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -70,7 +69,7 @@ fn local(settings: &NodeSettings) -> Local {
     addresses.extend(base_v6.map(IpAddr::V6));
     Local {
         node: settings.node.clone(),
-        vteps: HashMap::from([(settings.vni, vtep)]),
+        vteps: [(settings.vni, vtep)].into_iter().collect(),
         addresses,
         base_v4,
         base_v6,

@@ -1,8 +1,7 @@
 //! The packet engine: sans-IO, batch in, batch out, the clock an argument.
 //!
 //! `encap` and `decap` hold the two journeys, each one function from top to bottom. Both ask the flow cache
-//! first and the slow path (`decide`, then `commit`) on a miss. While a packet is on its way, the flow-cache entry of
-//! one a few places behind begins to be fetched.
+//! first and the slow path (`decide`, then `commit`) on a miss. Each goes over a batch twice: `stage` says why.
 
 pub mod commit;
 pub mod decap;
@@ -15,6 +14,7 @@ pub mod observe;
 pub mod path_mtu;
 mod rate_limit;
 mod respond;
+mod stage;
 mod templates;
 pub mod verdict;
 
@@ -40,6 +40,7 @@ use decide::{Decision, Ingress, Related};
 use flows::{Action, Flows, Place};
 use held::{HeldFragments, Side};
 use observe::Silent;
+use stage::{Stage, Staged};
 use templates::Templates;
 use verdict::{DropReason, Egress, Verdict};
 
@@ -112,6 +113,8 @@ pub struct Engine {
     fragments: FragmentTable,
     held: HeldFragments,
     limit: rate_limit::RateLimit,
+    from_overlay: Stage<()>,
+    from_underlay: Stage<decap::Came>,
 }
 
 /// What is left to do with a packet once it is decided.
@@ -122,10 +125,6 @@ enum Resolved {
     Reject(DropReason),
     Drop(DropReason),
 }
-
-/// How many packets before its turn a flow's cache entry begins to be fetched: a look into memory takes about as long
-/// as a dozen packets whose entries are there.
-const PREFETCH_AHEAD: usize = 12;
 
 /// Expired entries looked at per call of [`Engine::expire`]: some 20 us of work.
 const EXPIRY_BUDGET: usize = 256;
@@ -153,6 +152,8 @@ impl Engine {
             fragments: FragmentTable::default(),
             held: HeldFragments::default(),
             limit: rate_limit::RateLimit::default(),
+            from_overlay: Stage::new(),
+            from_underlay: Stage::new(),
         }
     }
 
@@ -178,14 +179,15 @@ impl Engine {
 
     /// The flow cache's answer.
     #[inline(always)]
-    fn cached(
+    fn cached<T>(
         &mut self,
         tables: &ForwardingTables,
-        inner: &InnerPacket,
+        staged: &Staged<T>,
         id: IngressId,
         now: Instant,
     ) -> Option<Place> {
-        let place = self.flows.lookup(inner, id, tables, &self.connections, now.tick());
+        let Staged { inner, hash, .. } = staged;
+        let place = self.flows.lookup(inner, *hash, id, tables, &self.connections, now.tick());
         self.counters.cache_hits.add(u64::from(place.is_some()));
         place
     }
@@ -257,6 +259,7 @@ impl Engine {
         now: Instant,
     ) -> Resolved {
         self.counters.cache_misses.add(1);
+        let room = id.and_then(|id| Some((self.flows.make_room(packet, id)?, id)));
         let decision = match self.decide_and_commit(tables, packet, related, ingress, now) {
             Ok(decision) => decision,
             Err(reason) => return Resolved::Drop(reason),
@@ -272,8 +275,8 @@ impl Engine {
                 let Some(action) = self.action(packet, rewrite.as_ref(), egress) else {
                     return Resolved::Drop(DropReason::NoBuffer);
                 };
-                if let Some(id) = id.filter(|_| decision.dependencies.is_complete()) {
-                    self.remember(tables, packet, id, action, &decision, now);
+                if let Some((place, id)) = room.filter(|_| decision.dependencies.is_complete()) {
+                    self.remember(tables, (place, &packet.flow, id), action, &decision, now);
                 }
                 Resolved::Forward(action)
             }
@@ -291,15 +294,14 @@ impl Engine {
     fn remember(
         &mut self,
         tables: &ForwardingTables,
-        packet: &InnerPacket,
-        id: IngressId,
+        (place, flow, id): (Place, &FlowKey, IngressId),
         action: Action,
         decision: &Decision,
         now: Instant,
     ) {
         let decided_at = (generation(tables, &self.connections), now.tick());
-        if decision.connection().is_some() || self.connections.stays_direct(&packet.flow, now.tick()) {
-            self.flows.install(packet, id, action, decision, decided_at);
+        if decision.connection().is_some() || self.connections.stays_direct(flow, now.tick()) {
+            self.flows.install(place, (flow, id), action, decision, decided_at);
         }
     }
 

@@ -41,7 +41,7 @@ pub enum Checksum {
 }
 
 /// One packet: a range of a slab and what is known of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketBuf {
     slab: u16,
     start: u32,

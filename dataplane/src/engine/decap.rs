@@ -1,16 +1,17 @@
 //! The decap journey: from a remote VTEP to a pod of this node, or to the host.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::decide::{self, Ingress};
 use super::flows::Action;
 use super::held::Side;
 use super::observe::{Observer, Silent, Step};
+use super::stage::{Stage, Staged};
 use super::templates::WayIn;
 use super::verdict::DropReason;
-use super::{Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, mss, segments, translate_error};
+use super::{Engine, Outbox, Resolved, Settings, mss, segments, translate_error};
 use crate::flow_cache::TO_OVERLAY;
-use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBuf, PacketPool};
+use crate::packet::{Checksum, DatagramBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -28,23 +29,68 @@ impl Engine {
     pub fn decap(&mut self, batch: &mut DatagramBatch, now: Instant, out: &mut Outbox) {
         let tables = std::sync::Arc::clone(self.reader.load());
         let DatagramBatch { pool, datagrams } = batch;
-        let prefetch = |engine: &Self, pool: &PacketPool, later: &Datagram| {
-            engine.flows.prefetch(pool.bytes(&later.packet).get(FRAME_OFFSET..).unwrap_or_default());
-        };
-        datagrams.iter().take(PREFETCH_AHEAD).for_each(|datagram| prefetch(self, pool, datagram));
-        for (index, datagram) in datagrams.iter().enumerate() {
-            if let Some(later) = datagrams.get(index + PREFETCH_AHEAD) {
-                prefetch(self, pool, later);
-            }
+        let mut stage = std::mem::take(&mut self.from_underlay);
+        for datagram in datagrams {
             self.counters.underlay.received_bytes.add(datagram.packet.len() as u64);
             let outer = OuterHeader { source: datagram.remote.ip(), tos: datagram.tos };
-            for packet in gro_parts(pool, &datagram.packet) {
-                self.decap_packet(&tables, pool, packet, &outer, now, out);
+            if datagram.packet.segment_len == 0 {
+                // Not copied first: where it begins would be read back while it is still being written.
+                self.decap_read(pool, &datagram.packet, &outer, &mut stage);
+            } else {
+                for packet in gro_parts(pool, &datagram.packet) {
+                    self.decap_read(pool, &packet, &outer, &mut stage);
+                    if stage.is_full() {
+                        self.decap_staged(&tables, pool, &mut stage, now, out);
+                    }
+                }
+            }
+            if stage.is_full() {
+                self.decap_staged(&tables, pool, &mut stage, now, out);
             }
         }
+        self.decap_staged(&tables, pool, &mut stage, now, out);
         if self.held.is_any_ready() {
-            self.decap_released(&tables, pool, now, out);
+            self.decap_released(&tables, pool, &mut stage, now, out);
         }
+        self.from_underlay = stage;
+    }
+
+    /// 1. VXLAN and Ethernet headers, and the lengths of what they carry. Not part of the loop around it, which would leave
+    ///    it too few registers.
+    #[inline(never)]
+    fn decap_read(
+        &self,
+        pool: &PacketPool,
+        packet: &PacketBuf,
+        outer: &OuterHeader,
+        stage: &mut Stage<Came>,
+    ) {
+        let Some(staged) = stage.next() else { return };
+        let frame = match Frame::parse(pool.bytes(packet)) {
+            Ok(frame) => frame,
+            Err(reason) => return self.drop_received(reason),
+        };
+        staged.packet = *packet;
+        staged.packet.pop(frame.ip_offset);
+        if let Err(reason) = frame.read_inner(pool.bytes(&staged.packet), &mut staged.inner) {
+            return self.drop_received(reason);
+        }
+        staged.packet.truncate(staged.inner.total_len as usize);
+        staged.hash = self.flows.prefetch(&staged.inner.flow);
+        staged.came = Came { frame, outer: *outer };
+        stage.keep();
+    }
+
+    fn decap_staged(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        stage: &mut Stage<Came>,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        stage.packets().iter_mut().for_each(|staged| self.decap_packet(tables, pool, staged, now, out));
+        stage.clear();
     }
 
     /// Fragments that were held, whose first one has come with this batch.
@@ -53,37 +99,28 @@ impl Engine {
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
+        stage: &mut Stage<Came>,
         now: Instant,
         out: &mut Outbox,
     ) {
         while let Some((Side::Underlay(outer), packet)) = self.next_released(pool) {
-            self.decap_packet(tables, pool, packet, &outer, now, out);
+            self.decap_read(pool, &packet, &outer, stage);
+            self.decap_staged(tables, pool, stage, now, out);
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn decap_packet(
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
-        mut packet: PacketBuf,
-        outer: &OuterHeader,
+        staged: &mut Staged<Came>,
         now: Instant,
         out: &mut Outbox,
     ) {
-        // 1. VXLAN and Ethernet headers, and the lengths of what they carry.
-        let frame = match Frame::parse(pool.bytes(&packet)) {
-            Ok(frame) => frame,
-            Err(reason) => return self.drop_received(reason),
-        };
-        packet.pop(frame.ip_offset);
-        let mut inner = InnerPacket::default();
-        if let Err(reason) = frame.read_inner(pool.bytes(&packet), &mut inner) {
-            return self.drop_received(reason);
-        }
-        packet.truncate(inner.total_len as usize);
-        mend_superpacket(pool, &mut packet, &inner, tables.local().overlay_mtu);
-        let segments = segments(&packet, &inner);
+        mend_superpacket(pool, &mut staged.packet, &staged.inner, tables.local().overlay_mtu);
+        let Staged { packet, inner, came: Came { frame, outer }, .. } = &*staged;
+        let segments = segments(packet, inner);
         self.counters.underlay.received.add(segments);
         if frame.is_odd() {
             if let Some(reason) = frame.refusal(&self.settings) {
@@ -97,9 +134,9 @@ impl Engine {
         //    (a reply gets its VIP back) and the route.
         let known = self.templates.ingress(frame.way_in(outer));
         let decided;
-        let action = match known.and_then(|id| self.cached(tables, &inner, id, now)) {
+        let action = match known.and_then(|id| self.cached(tables, staged, id, now)) {
             Some(place) => self.flows.at(place),
-            None => match self.decap_undecided(tables, pool, &packet, &inner, (&frame, outer), now) {
+            None => match self.decap_undecided(tables, pool, packet, inner, (frame, outer), now) {
                 Ok(Some(action)) => {
                     decided = action;
                     decided.as_ref()
@@ -115,11 +152,11 @@ impl Engine {
         // 3. ECN (RFC 6040 section 4.2), then translate in place.
         match decap_ecn(outer.tos, inner.tos) {
             Some(ecn) if ecn == inner.tos & 0b11 => {}
-            Some(ecn) => set_ecn(pool.bytes_mut(&packet), ecn),
+            Some(ecn) => set_ecn(pool.bytes_mut(packet), ecn),
             None => return self.counters.count_drop(DropReason::EcnIllegal, segments),
         }
-        action.translate(pool, &packet, &inner);
-        out.packets.push(packet);
+        action.translate(pool, packet, inner);
+        out.packets.push(*packet);
     }
 
     /// The slow path: every check of where the packet comes from, and what the tables say; `None` for a packet that is
@@ -180,8 +217,22 @@ pub struct OuterHeader {
     pub tos: u8,
 }
 
+/// Nobody's.
+impl Default for OuterHeader {
+    fn default() -> Self {
+        Self { source: Ipv4Addr::UNSPECIFIED.into(), tos: 0 }
+    }
+}
+
+/// How a packet came: all headers before its own.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Came {
+    frame: Frame,
+    outer: OuterHeader,
+}
+
 /// A VXLAN header and the inner Ethernet header behind it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Frame {
     /// Network.
     pub vni: Vni,
@@ -340,7 +391,10 @@ fn first_datagram_len(payload: &[u8]) -> Option<usize> {
 /// several segments as one packet (C11). Both are passed on to the device as such.
 #[inline]
 pub fn mend_superpacket(pool: &PacketPool, packet: &mut PacketBuf, inner: &InnerPacket, mtu: u32) {
-    let told = std::mem::take(&mut packet.segment_len);
+    let told = packet.segment_len;
+    if told > 0 {
+        packet.segment_len = 0;
+    }
     let checksum_offset = match inner.flow.protocol {
         Protocol::TCP => 16_u16,
         Protocol::UDP => 6,

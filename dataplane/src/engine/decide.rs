@@ -262,11 +262,11 @@ impl<O: Observer> Decider<'_, O> {
             }
         }
         let vip = Vip { addr: packet.flow.dst, port: packet.flow.dst_port, protocol: packet.flow.protocol };
-        let Some(service) = self.tables.services().lookup(vip) else {
+        let tables = self.tables;
+        let Some(service) = tables.services().lookup(vip) else {
             return Err(Stop::Reject(DropReason::UnservedPort));
         };
-        let service = Arc::clone(service);
-        let service = service.seen_from(|| self.tables.local().is_inside(packet.flow.src));
+        let service = service.seen_from(|| tables.local().is_inside(packet.flow.src));
         self.observer.observe(Step::Service(service));
         self.depend(Entry::Service(vip));
         if matches!(packet.l4, L4::Tcp { flags } if flags & RST != 0) {
@@ -330,19 +330,20 @@ impl<O: Observer> Decider<'_, O> {
         let own_port = flow.src_port;
         let seed = flow.fixed_hash() as u16;
         let replaced = self.replaces.as_ref().map(|connection| connection.reply);
-        let others =
-            (0..SOURCE_PORT_TRIES).map(|i| FIRST_SOURCE_PORT | seed.wrapping_add(i.wrapping_mul(7_919)));
-        std::iter::once(own_port)
-            .chain(others)
-            .map(|port| FlowKey {
-                src: backend.ip(),
-                src_port: backend.port(),
-                dst: source,
-                dst_port: port,
-                protocol: flow.protocol,
-            })
-            .find(|reply| replaced == Some(*reply) || !self.connections.is_taken(reply))
-            .ok_or(Stop::Drop(DropReason::NoSourcePort))
+        let mut reply = FlowKey {
+            src: backend.ip(),
+            src_port: backend.port(),
+            dst: source,
+            dst_port: own_port,
+            protocol: flow.protocol,
+        };
+        for i in 0..SOURCE_PORT_TRIES {
+            if replaced == Some(reply) || !self.connections.is_taken(&reply) {
+                return Ok(reply);
+            }
+            reply.dst_port = FIRST_SOURCE_PORT | seed.wrapping_add(i.wrapping_mul(7_919));
+        }
+        dropped(DropReason::NoSourcePort)
     }
 
     /// The host would give a pod's address that no node has right back to us.

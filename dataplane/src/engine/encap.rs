@@ -5,9 +5,10 @@ use super::decide::Ingress;
 use super::flows::Action;
 use super::held::Side;
 use super::respond::Answer;
+use super::stage::{STAGED, Stage, Staged};
 use super::templates::Template;
 use super::verdict::DropReason;
-use super::{Dscp, Engine, Outbox, PREFETCH_AHEAD, Resolved, mss, segments, translate_error};
+use super::{Dscp, Engine, Outbox, Resolved, mss, segments, translate_error};
 use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{Datagram, PacketBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -20,17 +21,32 @@ impl Engine {
     pub fn encap(&mut self, batch: &mut PacketBatch, now: Instant, out: &mut Outbox) {
         let tables = std::sync::Arc::clone(self.reader.load());
         let PacketBatch { pool, packets } = batch;
-        packets.iter().take(PREFETCH_AHEAD).for_each(|packet| self.flows.prefetch(pool.bytes(packet)));
-        for (index, packet) in packets.iter().enumerate() {
-            if let Some(later) = packets.get(index + PREFETCH_AHEAD) {
-                self.flows.prefetch(pool.bytes(later));
+        let mut stage = std::mem::take(&mut self.from_overlay);
+        for packets in packets.chunks(STAGED) {
+            for packet in packets {
+                self.counters.overlay.received_bytes.add(packet.len() as u64);
+                self.encap_read(pool, packet, &mut stage);
             }
-            self.counters.overlay.received_bytes.add(packet.len() as u64);
-            self.encap_packet(&tables, pool, *packet, now, out);
+            self.encap_staged(&tables, pool, &mut stage, now, out);
         }
         if self.held.is_any_ready() {
-            self.encap_released(&tables, pool, now, out);
+            self.encap_released(&tables, pool, &mut stage, now, out);
         }
+        self.from_overlay = stage;
+    }
+
+    /// 1. Every length is checked once; what follows cannot run off the end.
+    #[inline]
+    fn encap_read(&self, pool: &PacketPool, packet: &PacketBuf, stage: &mut Stage<()>) {
+        let Some(staged) = stage.next() else { return };
+        if staged.inner.read(pool.bytes(packet)).is_err() {
+            self.counters.overlay.received.add(1);
+            return self.counters.count_drop(DropReason::Malformed, 1);
+        }
+        staged.packet = *packet;
+        staged.packet.truncate(staged.inner.total_len as usize);
+        staged.hash = self.flows.prefetch(&staged.inner.flow);
+        stage.keep();
     }
 
     /// Fragments that were held, whose first one has come with this batch.
@@ -39,38 +55,46 @@ impl Engine {
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
+        stage: &mut Stage<()>,
         now: Instant,
         out: &mut Outbox,
     ) {
         while let Some((Side::Overlay, packet)) = self.next_released(pool) {
-            self.encap_packet(tables, pool, packet, now, out);
+            self.encap_read(pool, &packet, stage);
+            self.encap_staged(tables, pool, stage, now, out);
         }
     }
 
-    #[inline(always)]
+    fn encap_staged(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        stage: &mut Stage<()>,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        stage.packets().iter().for_each(|staged| self.encap_packet(tables, pool, staged, now, out));
+        stage.clear();
+    }
+
+    #[inline]
     fn encap_packet(
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
-        mut packet: PacketBuf,
+        staged: &Staged<()>,
         now: Instant,
         out: &mut Outbox,
     ) {
-        // 1. Every length is checked once; what follows cannot run off the end.
-        let mut inner = InnerPacket::default();
-        if inner.read(pool.bytes(&packet)).is_err() {
-            self.counters.overlay.received.add(1);
-            return self.counters.count_drop(DropReason::Malformed, 1);
-        }
-        packet.truncate(inner.total_len as usize);
-        let segments = segments(&packet, &inner);
+        let Staged { packet, inner, .. } = staged;
+        let segments = segments(packet, inner);
         self.counters.overlay.received.add(segments);
 
         // 2. The flow cache, else connections, service, backend and route.
         let decided;
-        let action = match self.cached(tables, &inner, IngressId::OVERLAY, now) {
+        let action = match self.cached(tables, staged, IngressId::OVERLAY, now) {
             Some(place) => self.flows.at(place),
-            None => match self.encap_undecided(tables, pool, &packet, &inner, now, out) {
+            None => match self.encap_undecided(tables, pool, packet, inner, now, out) {
                 Some(action) => {
                     decided = action;
                     decided.as_ref()
@@ -79,26 +103,26 @@ impl Engine {
             },
         };
         if action.template() == TO_OVERLAY {
-            action.translate(pool, &packet, &inner);
-            return out.packets.push(packet);
+            action.translate(pool, packet, inner);
+            return out.packets.push(*packet);
         }
         let Some(template) = self.templates.get(action.template()) else {
             return self.counters.count_drop(DropReason::NoRoute, segments);
         };
 
         // 3. Too long for the path: the sender is told while the packet is still as it sent it.
-        if let Some(mtu) = exceeded_mtu(tables, template, &packet, &inner, now) {
+        if let Some(mtu) = exceeded_mtu(tables, template, packet, inner, now) {
             let source = tables.local().source_vip(inner.flow.src);
-            self.respond(pool, &packet, &inner, Answer::TooBig { source, mtu }, now, out);
+            self.respond(pool, packet, inner, Answer::TooBig { source, mtu }, now, out);
             let told = inner.dont_fragment;
             let reason = if told { DropReason::TooBig } else { DropReason::TooBigMayFragment };
             return self.counters.count_drop(reason, segments);
         }
 
         // 4. Translate in place, and push the headers.
-        action.translate(pool, &packet, &inner);
+        action.translate(pool, packet, inner);
         out.datagrams.push(Datagram {
-            packet: template.encapsulate(pool, packet, &inner),
+            packet: template.encapsulate(pool, *packet, inner),
             remote: template.encapsulation.remote,
             tos: self.outer_tos(inner.tos),
             source_port: action.source_port(),

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use super::decide::Decision;
 use crate::flow_cache::{CachedAction, FlowCache, IngressId};
 use crate::lb::conntrack::Conntrack;
-use crate::lb::rewrite::{self, Rewrite};
+use crate::lb::rewrite::{self, Replacement, Rewrite};
 use crate::packet::{PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
 use crate::wire::flow::{Addresses, FlowKey};
 use crate::wire::inner::{Fragment, InnerPacket};
-use crate::wire::protocol::{L4, Protocol};
+use crate::wire::protocol::L4;
 use crate::wire::tcp::{FIN, RST, SYN};
-use crate::wire::{ipv4, ipv6};
 
 /// One worker's flow caches.
 pub(super) struct Flows {
@@ -48,25 +47,21 @@ impl Flows {
         Self { v4: FlowCache::new(entries, seed), v6: FlowCache::new(entries / 4, seed) }
     }
 
-    /// Begins to fetch what was decided about the flow of a packet that comes a little later. It is not parsed yet.
+    /// Begins to fetch what was decided about a flow that is looked up a little later, and says by which hash.
     #[inline]
-    pub(super) fn prefetch(&self, packet: &[u8]) {
-        match packet {
-            [0x45, _, _, _, _, _, _, _, _, protocol, ..] => {
-                self.v4.prefetch(packet, ipv4::HEADER_LEN, Protocol(*protocol));
-            }
-            [0x60..=0x6f, _, _, _, _, _, protocol, ..] => {
-                self.v6.prefetch(packet, ipv6::HEADER_LEN, Protocol(*protocol));
-            }
-            _ => {}
+    pub(super) fn prefetch(&self, flow: &FlowKey) -> u64 {
+        match flow.src {
+            IpAddr::V4(_) => self.v4.prefetch(flow),
+            IpAddr::V6(_) => self.v6.prefetch(flow),
         }
     }
 
     /// Where that stands which was decided about a packet's flow; `None` for a packet that is always decided anew.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lookup(
         &mut self,
         packet: &InnerPacket,
+        hash: u64,
         ingress: IngressId,
         tables: &ForwardingTables,
         connections: &Conntrack,
@@ -77,8 +72,8 @@ impl Flows {
         }
         let flow = &packet.flow;
         match flow.src {
-            IpAddr::V4(_) => self.v4.lookup(flow, ingress, tables, connections, tick).map(Place::V4),
-            IpAddr::V6(_) => self.v6.lookup(flow, ingress, tables, connections, tick).map(Place::V6),
+            IpAddr::V4(_) => self.v4.lookup(flow, hash, ingress, tables, connections, tick).map(Place::V4),
+            IpAddr::V6(_) => self.v6.lookup(flow, hash, ingress, tables, connections, tick).map(Place::V6),
         }
     }
 
@@ -91,28 +86,37 @@ impl Flows {
         }
     }
 
-    /// Remembers what was decided about a packet's flow, if other packets of it may go by that.
+    /// Where that is to stand which will be decided about a packet's flow, if other packets of it may go by that.
+    pub(super) fn make_room(&self, packet: &InnerPacket, ingress: IngressId) -> Option<Place> {
+        if packet.fragment != Fragment::Whole || matches!(packet.l4, L4::IcmpError | L4::Icmp) {
+            return None;
+        }
+        Some(match packet.flow.src {
+            IpAddr::V4(_) => Place::V4(self.v4.make_room(&packet.flow, ingress)),
+            IpAddr::V6(_) => Place::V6(self.v6.make_room(&packet.flow, ingress)),
+        })
+    }
+
+    /// Remembers what was decided about a flow.
     pub(super) fn install(
         &mut self,
-        packet: &InnerPacket,
-        ingress: IngressId,
+        place: Place,
+        flow: (&FlowKey, IngressId),
         action: Action,
         decision: &Decision,
         decided_at: (u32, u32),
     ) {
-        if packet.fragment != Fragment::Whole || matches!(packet.l4, L4::IcmpError | L4::Icmp) {
-            return;
-        }
         let connection =
             decision.connection().map(|(connection, direction)| (Arc::clone(connection), direction));
-        let (flow, dependencies) = (&packet.flow, decision.dependencies);
-        match action {
-            Action::V4(action) => {
-                self.v4.install(flow, ingress, action, dependencies, connection, decided_at);
+        let dependencies = decision.dependencies;
+        match (place, action) {
+            (Place::V4(place), Action::V4(action)) => {
+                self.v4.install(place, flow, action, dependencies, connection, decided_at);
             }
-            Action::V6(action) => {
-                self.v6.install(flow, ingress, action, dependencies, connection, decided_at);
+            (Place::V6(place), Action::V6(action)) => {
+                self.v6.install(place, flow, action, dependencies, connection, decided_at);
             }
+            _ => {}
         }
     }
 
@@ -168,28 +172,33 @@ impl ActionRef<'_> {
     }
 
     /// Rewrites the packet if its flow is translated.
-    #[inline]
+    #[inline(always)]
     pub(super) fn translate(&self, pool: &mut PacketPool, packet: &PacketBuf, inner: &InnerPacket) {
         match self {
-            Self::V4(action) => translate(action, pool, packet, inner),
-            Self::V6(action) => translate(action, pool, packet, inner),
+            Self::V4(action) => {
+                if let Some(new) = action.replacement() {
+                    translate(new, pool, packet, inner);
+                }
+            }
+            Self::V6(action) => {
+                if let Some(new) = action.replacement() {
+                    translate(new, pool, packet, inner);
+                }
+            }
         }
     }
 }
 
-#[inline]
 fn translate<A: Addresses>(
-    action: &CachedAction<A>,
+    new: &Replacement<A>,
     pool: &mut PacketPool,
     packet: &PacketBuf,
     inner: &InnerPacket,
 ) {
-    if let Some(new) = action.replacement() {
-        let place = rewrite::Place {
-            protocol: inner.flow.protocol,
-            l4_offset: (inner.fragment != Fragment::Later).then_some(usize::from(inner.l4_offset)),
-            checksum: packet.checksum,
-        };
-        rewrite::apply(pool.bytes_mut(packet), place, new);
-    }
+    let place = rewrite::Place {
+        protocol: inner.flow.protocol,
+        l4_offset: (inner.fragment != Fragment::Later).then_some(usize::from(inner.l4_offset)),
+        checksum: packet.checksum,
+    };
+    rewrite::apply(pool.bytes_mut(packet), place, new);
 }

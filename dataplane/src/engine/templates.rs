@@ -11,6 +11,7 @@ use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{PacketBuf, PacketPool};
 use crate::wire::bytes::put_u16;
 use crate::wire::ethernet::{self, Mac};
+use crate::wire::flow::hash_addr_with;
 use crate::wire::inner::InnerPacket;
 use crate::wire::vxlan::{self, Vni};
 
@@ -25,17 +26,12 @@ pub(super) struct WayIn {
     pub(super) dst_mac: Mac,
 }
 
-/// In two words (IPv4) or three: every packet of a node that talks to several looks one up.
+/// In two words (IPv4) or four: many packets of a node that talks to many look one up.
 impl Hash for WayIn {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let [a, b, c, d, e, f] = self.dst_mac.0;
-        let (mac, vni) = (u64::from_be_bytes([0, 0, a, b, c, d, e, f]), u64::from(self.vni.get()));
-        match self.source {
-            IpAddr::V4(source) => state.write_u64(u64::from(source.to_bits()) << 32 | vni),
-            IpAddr::V6(source) => state.write_u128(source.to_bits() ^ u128::from(vni) << 104),
-        }
-        state.write_u64(mac);
+        hash_addr_with(self.source, self.vni.get(), state);
+        self.dst_mac.hash(state);
     }
 }
 
@@ -73,13 +69,17 @@ impl Template {
     }
 }
 
+/// Two KB at most: a part of the nearest cache that is worth it.
+const RECENT_INGRESSES: usize = 32;
+
 /// The encapsulations and ingresses that cached flows refer to.
 #[derive(Default)]
 pub(super) struct Templates {
     templates: Vec<Template>,
     numbers: HashMap<(Vni, Mac, Mac, SocketAddr), u16>,
     ingresses: HashMap<WayIn, IngressId>,
-    last_ingress: Option<(WayIn, IngressId)>,
+    /// Those of the last packets, by the sender's lowest bits: most senders need no look into the table.
+    recent_ingresses: [Option<(WayIn, IngressId)>; RECENT_INGRESSES],
     ingresses_ever: u32,
 }
 
@@ -120,11 +120,16 @@ impl Templates {
     /// The number of an ingress that has been admitted before.
     #[inline]
     pub(super) fn ingress(&mut self, admitted: WayIn) -> Option<IngressId> {
-        match self.last_ingress {
-            Some((last, id)) if last == admitted => Some(id),
+        let low_bits = match admitted.source {
+            IpAddr::V4(source) => source.to_bits() as usize,
+            IpAddr::V6(source) => source.to_bits() as usize,
+        };
+        let recent = &mut self.recent_ingresses[low_bits % RECENT_INGRESSES];
+        match recent {
+            Some((known, id)) if *known == admitted => Some(*id),
             _ => {
                 let id = *self.ingresses.get(&admitted)?;
-                self.last_ingress = Some((admitted, id));
+                *recent = Some((admitted, id));
                 Some(id)
             }
         }

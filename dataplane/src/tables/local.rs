@@ -1,8 +1,8 @@
 //! This node, as the engine must know it.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use foldhash::HashMap;
 use ipnet::IpNet;
 
 use crate::wire::ethernet::Mac;
@@ -55,7 +55,7 @@ impl Default for Local {
     fn default() -> Self {
         Self {
             node: String::new(),
-            vteps: HashMap::new(),
+            vteps: HashMap::default(),
             addresses: Vec::new(),
             base_v4: None,
             base_v6: None,

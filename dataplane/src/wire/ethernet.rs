@@ -3,6 +3,7 @@
 //! Read first: IEEE 802.3 clause 3.1.1, IEEE 802.1Q clause 9.5 for the tags, RFC 894 for IP over Ethernet.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use super::bytes::{Malformed, array, put, put_u16, u16_at};
@@ -29,8 +30,17 @@ const SRC: usize = 6;
 const ETHERTYPE: usize = 12;
 
 /// A 48-bit Ethernet address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
+
+/// As one word.
+impl Hash for Mac {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [a, b, c, d, e, f] = self.0;
+        state.write_u64(u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+    }
+}
 
 impl Mac {
     /// ff:ff:ff:ff:ff:ff.

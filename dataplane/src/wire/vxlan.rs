@@ -23,7 +23,7 @@ const VNI: usize = 4;
 const RESERVED: u64 = 0xf7ff_ffff_0000_00ff;
 
 /// A 24-bit VXLAN network identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vni(u32);
 
 impl Vni {
