@@ -12,7 +12,7 @@ use windlass_control::cluster::ClusterState;
 use windlass_control::compile::Compiler;
 use windlass_control::config::{Config, Settings};
 use windlass_control::node::{self, HostFacts};
-use windlass_control::source::manifests;
+use windlass_control::source::manifests::Manifests;
 use windlass_dataplane::tables::{TableSet, Writer};
 use windlass_tests::netns::scratch_folder;
 use windlass_tests::node::WindlassNode;
@@ -92,7 +92,7 @@ pub fn windlass(topology: &Topology) -> Result<Vec<Programming>> {
     };
     Ok(vec![
         row("from memory", compiled, "from objects in memory: what changed is compiled, and published"),
-        row("reload", reloaded, "as logged: all manifests read anew, compiled, published"),
+        row("reload", reloaded, "as logged: the manifests that changed are read, compiled, published"),
         row(
             "end to end",
             seen,
@@ -108,8 +108,9 @@ fn compiled(topology: &Topology, steps: &Steps) -> Result<[f64; 3]> {
     Objects::cluster(&topology.specs()).write(folder.path())?;
     let own = topology.host(0)?.spec.clone();
     let config = Config::new(&Settings::default(), || Some(own.name.to_owned()))?;
-    let read = |before: &ClusterState| -> Result<ClusterState> {
-        let mut state = manifests::load(&[folder.path().to_owned()], &config.annotation_prefix)?.state;
+    let mut manifests = Manifests::new(&[folder.path().to_owned()], &config.annotation_prefix);
+    let mut read = |before: &ClusterState| -> Result<ClusterState> {
+        let mut state = manifests.read()?.state;
         state.keep_unchanged(before);
         Ok(state)
     };

@@ -189,6 +189,12 @@ impl Topology {
         ApiServer::start_in(&self.wire, API_SERVER, objects)
     }
 
+    /// The namespace of the bridge that joins the nodes.
+    #[must_use]
+    pub fn wire(&self) -> &Netns {
+        &self.wire
+    }
+
     /// The node at `index`, in the order given.
     ///
     /// # Errors
