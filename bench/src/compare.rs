@@ -39,7 +39,7 @@ pub struct CompareArgs {
     #[arg(long, value_enum, conflicts_with = "measures")]
     sweep: Option<Sweep>,
     /// Windlass in all combinations of lane, tuning, workers and services, in place of the usual contestants
-    #[arg(long, conflicts_with_all = ["quick", "smoke", "sweep", "only"])]
+    #[arg(long, conflicts_with_all = ["quick", "smoke", "sweep"])]
     matrix: bool,
     /// One round of 200 ms with the kernel and Windlass, to see that it works
     #[arg(long, conflicts_with = "quick")]
@@ -261,11 +261,13 @@ fn base(sweep: Option<Sweep>) -> &'static str {
 
 /// Those asked for, or those of the sweep, or those of the form; the base is always there.
 fn contestants(args: &CompareArgs) -> Result<Vec<Contestant>> {
-    check_keys(&args.only, contestants::all().map(|contestant| contestant.key))?;
+    let matrix = if args.matrix { contestants::matrix() } else { Vec::new() };
+    check_keys(&args.only, contestants::all().chain(matrix.iter().copied()).map(|it| it.key))?;
+    let asked = |contestant: &Contestant| args.only.iter().any(|key| key == contestant.key);
     let mut chosen: Vec<Contestant> = contestants::all()
         .filter(|contestant| match (args.only.is_empty(), args.sweep) {
             _ if contestant.key == base(args.sweep) => true,
-            (false, _) => args.only.iter().any(|key| key == contestant.key),
+            (false, _) => asked(contestant),
             (true, Some(sweep)) => sweep.contestants().contains(&contestant.key),
             (true, None) if args.matrix => false,
             (true, None) if args.smoke => contestant.key == UNBESET,
@@ -273,9 +275,7 @@ fn contestants(args: &CompareArgs) -> Result<Vec<Contestant>> {
             (true, None) => CONTESTANTS.iter().any(|usual| usual.key == contestant.key),
         })
         .collect();
-    if args.matrix {
-        chosen.extend(contestants::matrix());
-    }
+    chosen.extend(matrix.into_iter().filter(|contestant| args.only.is_empty() || asked(contestant)));
     for given in &args.windlass {
         chosen.push(Contestant::given(given)?);
     }
