@@ -23,7 +23,7 @@ pub struct Machine {
     pub network_cards: Vec<String>,
     /// Version of this program.
     pub version: &'static str,
-    /// The commit it was built from, as `git describe --always --dirty` names it.
+    /// The commit of the source tree, as `git describe --always --dirty` names it: what `cargo run` builds.
     pub commit: String,
     /// When the comparison began, UTC.
     pub began: String,
@@ -66,7 +66,7 @@ impl Machine {
                 "{processor}, {cores} cores, Linux {kernel}; begun {}, load before {}",
                 self.began, self.load_before
             ),
-            format!("Windlass {version}, commit {commit}"),
+            format!("Windlass {version}, source tree at commit {commit}"),
             format!(
                 "No real network card took part (this machine sees: {cards}); everything could run on the cores {}",
                 self.allowed_cores
@@ -93,7 +93,7 @@ fn network_card(interface: &Path) -> Option<String> {
     Some(format!("{} ({})", interface.file_name()?.display(), driver.file_name()?.display()))
 }
 
-/// That of the source tree when it is still where this program was built.
+/// `None` when the source tree is no longer where this program was built.
 fn commit() -> Option<String> {
     let mut git = Command::new("git");
     git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--abbrev=12"]);
