@@ -32,11 +32,11 @@ impl Index for FlowIndex {
     }
 
     fn contains(&self, flow: &FlowKey) -> bool {
-        self.contains(flow)
+        self.contains(self.hash(flow), flow)
     }
 
-    fn insert(&self, _: FlowKey, indexed: Indexed) -> bool {
-        self.insert(indexed, |_| false)
+    fn insert(&self, flow: FlowKey, indexed: Indexed) -> bool {
+        self.insert(self.hash(&flow), indexed, |_| false)
     }
 
     fn remove(&self, flow: &FlowKey, connection: &Arc<Connection>) {

@@ -6,6 +6,7 @@
 
 pub mod client;
 mod health;
+pub mod histogram;
 mod limits;
 mod questions;
 mod routes;
@@ -56,6 +57,33 @@ pub enum SampleKind {
     Gauge,
     /// A gauge of time: nanoseconds here, shown in seconds.
     Nanoseconds,
+    /// How many of a histogram's values are not above the label `le`.
+    Bucket,
+    /// The sum of a histogram's values: nanoseconds here, shown in seconds.
+    Sum,
+    /// How many values a histogram has.
+    Count,
+}
+
+impl SampleKind {
+    /// What Prometheus calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge | Self::Nanoseconds => "gauge",
+            Self::Bucket | Self::Sum | Self::Count => "histogram",
+        }
+    }
+
+    /// What a part of a histogram adds to the metric's name.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Counter | Self::Gauge | Self::Nanoseconds => "",
+            Self::Bucket => "_bucket",
+            Self::Sum => "_sum",
+            Self::Count => "_count",
+        }
+    }
 }
 
 /// What a running node can be asked.

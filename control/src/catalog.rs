@@ -82,6 +82,8 @@ checks! {
     PRIVILEGE = vital("privilege", "making the device, routes and filter rules needs CAP_NET_ADMIN");
     TUN = vital("tun", "packets of pods come and go through a TUN device");
     WINTUN = host("wintun", "its driver makes the overlay device of a Windows node, and no other file may be run in its place");
+    HNS_OVERLAY = host("hns-overlay", "VFP encapsulates an HNS overlay network itself: it takes VXLAN's port, and packets of its VNI that are meant for Windlass");
+    FIREWALL = host("firewall", "Windows' firewall drops what comes to a port that no rule lets in, and VXLAN comes unasked");
     NFT = vital("nft", "the filter rules are set with the program nft");
     ANOTHER_WINDLASS = vital("another-windlass", "two would remove each other's routes and filter rules");
     DEVICE_NAME = host("device-name", "the overlay device is made under this name");
@@ -96,7 +98,7 @@ checks! {
     ROUTES = host("routes", "a more specific route wins over the overlay's, and its packets never reach Windlass");
     FORWARD_POLICY = host("forward-policy", "packets between pods and the overlay device are forwarded, and a DROP policy drops what no rule accepts");
     IP_MASQ = host("ip-masq", "a masqueraded packet loses the pod's address: backends and peers see this node instead");
-    IP_FORWARD = host("ip-forward", "packets between pods and the overlay device are forwarded by the kernel");
+    IP_FORWARD = host("ip-forward", "packets between pods and the overlay device are forwarded by the system");
     ACCEPT_RA = host("accept-ra", "a host that forwards IPv6 ignores router advertisements unless accept_ra is 2, and loses a default route that came by them");
     RP_FILTER = host("rp-filter", "a strict reverse path filter drops VXLAN from peers whose route leaves by another interface");
     BRIDGE_NETFILTER = host("bridge-netfilter", "packets between two pods of one bridge pass the filter rules too");

@@ -10,6 +10,7 @@ mod network;
 mod offloads;
 mod rules;
 mod sample;
+mod windows;
 
 use std::fmt;
 
@@ -105,7 +106,11 @@ impl Finding {
     }
 }
 
-const UNSEEN_REMEDY: &str = "run as root of the host, with nftables installed";
+const UNSEEN_REMEDY: &str = if cfg!(windows) {
+    "run as Administrator; what this Windows does not have needs no check"
+} else {
+    "run as root of the host, with nftables installed"
+};
 
 /// Messages say what is wrong and, after the last semicolon, what to do.
 fn split(text: &str) -> (String, String) {
@@ -146,6 +151,10 @@ pub fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     findings.extend(offloads::findings(subject, facts));
     findings.extend(filter::findings(subject, &facts.host));
     findings.extend(cluster::findings(subject, facts.host.clock));
+    if let Some(host) = &facts.host.windows {
+        findings.retain(|finding| !windows::is_of_linux(finding.check));
+        findings.extend(windows::findings(subject, facts, host));
+    }
     findings.sort_by_key(|finding| finding.severity);
     findings
 }

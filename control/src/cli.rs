@@ -2,6 +2,7 @@
 
 mod capture;
 mod check;
+mod cleanup;
 mod completions;
 mod demo;
 mod input;
@@ -11,6 +12,8 @@ mod offline;
 mod print;
 mod replay;
 mod run;
+#[cfg(windows)]
+mod service;
 mod show;
 mod tables;
 mod trace;
@@ -73,6 +76,12 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = check::Output::Table, value_name = "FORMAT")]
         output: check::Output,
     },
+    /// Remove what runs with --persist, or killed ones, have left: device, routes, rules, settings
+    #[command(after_help = AFTER_CLEANUP)]
+    Cleanup,
+    /// Run as a service of Windows: install, uninstall, start, stop, status
+    #[cfg(windows)]
+    Service(service::ServiceArgs),
     /// Show two nodes, pods and service VIPs at work in this process, without root
     Demo(demo::DemoArgs),
 }
@@ -96,6 +105,10 @@ underlay address by the underlay; all others are passed over. The clock is the c
 connections.
 Exit codes: 0 nothing was dropped but for reasons that --allow names, 1 something was, 2 wrong usage or configuration.";
 
+const AFTER_CLEANUP: &str = "\
+Refuses while a run lives. The files of --state-dir and subnet.env stay.
+Exit codes: 0 nothing is left, 1 something is.";
+
 const AFTER_CHECK: &str = "\
 `windlass run` makes the same checks first. An error keeps it from running, unless --ignore names the check.
 Exit codes: 0 nothing worse than warnings, 1 an error was found, 2 wrong usage or configuration.";
@@ -107,7 +120,7 @@ pub(crate) fn main() -> ExitCode {
     let arguments = matches.subcommand().map(|(_, arguments)| arguments);
     let succeeded = |()| ExitCode::SUCCESS;
     let result = match (cli.command, arguments) {
-        (Command::Run { .. }, Some(arguments)) => run::run(arguments).map(succeeded),
+        (Command::Run { .. }, Some(arguments)) => run::begin(arguments).map(succeeded),
         (Command::Check { output, .. }, Some(arguments)) => check::run(arguments, output),
         (Command::Tables(args), Some(arguments)) => tables::run(&args, arguments).map(succeeded),
         (Command::Show(args), Some(arguments)) => show::run(&args, arguments).map(succeeded),
@@ -116,6 +129,9 @@ pub(crate) fn main() -> ExitCode {
         (Command::Replay(args), Some(arguments)) => replay::run(&args, arguments),
         (Command::Completions { shell }, _) => completions::run(Cli::command(), shell).map(succeeded),
         (Command::Man, _) => man::run(Cli::command()).map(succeeded),
+        (Command::Cleanup, _) => cleanup::run().map(succeeded),
+        #[cfg(windows)]
+        (Command::Service(args), _) => service::run(args),
         (Command::Demo(args), _) => demo::run(&args).map(succeeded),
         (_, None) => Ok(ExitCode::SUCCESS),
     };

@@ -3,6 +3,8 @@
 //! Texts have been parsed and doubtful values refused here already; what an object means for a node is decided
 //! later, in [`compile`](crate::compile).
 
+mod serial;
+
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +13,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use windlass_dataplane::wire::ethernet::Mac;
 use windlass_dataplane::wire::flow::Protocol;
 use windlass_dataplane::wire::vxlan::Vni;
 
 /// Everything that is known of a cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterState {
     /// By name.
+    #[serde(with = "serial::shared")]
     pub nodes: BTreeMap<String, Arc<Node>>,
     /// By namespace and name.
+    #[serde(with = "serial::shared")]
     pub services: BTreeMap<ObjectName, Arc<Service>>,
     /// By namespace and name of the slice.
+    #[serde(with = "serial::shared")]
     pub endpoint_slices: BTreeMap<ObjectName, Arc<EndpointSlice>>,
     /// Ranges of all ServiceCIDR objects, by object.
     pub service_cidrs: BTreeMap<String, Vec<IpNet>>,
@@ -77,7 +83,8 @@ pub fn differences<K: Ord + Clone, V: Eq>(
 }
 
 /// Namespace and name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct ObjectName {
     /// Namespace.
     pub namespace: String,
@@ -92,6 +99,21 @@ impl ObjectName {
     }
 }
 
+impl From<ObjectName> for String {
+    fn from(name: ObjectName) -> Self {
+        name.to_string()
+    }
+}
+
+impl TryFrom<String> for ObjectName {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let (namespace, name) = text.split_once('/').ok_or("not a namespace and a name")?;
+        Ok(Self::new(namespace, name))
+    }
+}
+
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
@@ -99,7 +121,7 @@ impl fmt::Display for ObjectName {
 }
 
 /// A Node with what flannel says about it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// `metadata.uid`.
     pub uid: Option<String>,
@@ -118,7 +140,7 @@ pub struct Node {
 }
 
 /// flannel's annotations of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flannel {
     /// `backend-type`.
     pub backend_type: Option<String>,
@@ -141,7 +163,7 @@ pub struct Flannel {
 }
 
 /// A VTEP as its node announces it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Announcement {
     /// There is no annotation.
     #[default]
@@ -153,14 +175,16 @@ pub enum Announcement {
     /// The VTEP.
     Ready {
         /// Its network.
+        #[serde(with = "serial::vni")]
         vni: Vni,
         /// Its MAC.
+        #[serde(with = "serial::mac")]
         mac: Mac,
     },
 }
 
 /// A Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// `metadata.creationTimestamp`, in seconds since 1970.
     pub created_at: Option<i64>,
@@ -179,11 +203,12 @@ pub struct Service {
 }
 
 /// One port of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
     /// Its name, empty when it has none.
     pub name: String,
     /// TCP, UDP or SCTP.
+    #[serde(with = "serial::protocol")]
     pub protocol: Protocol,
     /// The VIP's port.
     pub port: u16,
@@ -193,7 +218,7 @@ pub struct ServicePort {
 pub const SCTP: Protocol = Protocol(132);
 
 /// An EndpointSlice.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointSlice {
     /// The Service it belongs to, in the same namespace.
     pub service: Option<String>,
@@ -206,18 +231,19 @@ pub struct EndpointSlice {
 }
 
 /// One port of an EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointPort {
     /// The name of the Service's port.
     pub name: String,
     /// TCP, UDP or SCTP.
+    #[serde(with = "serial::protocol")]
     pub protocol: Protocol,
     /// The backend's port.
     pub port: u16,
 }
 
 /// One endpoint, its conditions with their defaults applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// `addresses[0]`: the others have no meaning.
     pub addr: IpAddr,
@@ -232,7 +258,7 @@ pub struct Endpoint {
 }
 
 /// What is known of flannel's configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetConfState {
     /// There is no kube-flannel-cfg.
     #[default]
@@ -244,7 +270,7 @@ pub enum NetConfState {
 }
 
 /// net-conf.json. `None` where a key is absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetConf {
     /// `Network`.
     pub network: Option<IpNet>,
@@ -253,6 +279,7 @@ pub struct NetConf {
     /// `Backend.Type`.
     pub backend_type: Option<String>,
     /// `Backend.VNI`.
+    #[serde(with = "serial::optional_vni")]
     pub vni: Option<Vni>,
     /// `Backend.Port`.
     pub port: Option<u16>,

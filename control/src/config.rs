@@ -20,6 +20,7 @@ use windlass_dataplane::worker::Poll;
 use crate::admin::socket;
 use crate::catalog;
 use crate::cluster::parse_cidr;
+use crate::system;
 
 pub use pin::Pin;
 pub use settings::{Place, Settings, SettingsArgs};
@@ -106,6 +107,8 @@ pub struct Config {
     pub wait: Duration,
     /// Where is kept what outlives a run.
     pub state_dir: PathBuf,
+    /// Whether device, addresses, routes and rules are left standing at exit.
+    pub persist: bool,
     /// The file that the flannel CNI plugin reads; `None` when it is not to be written.
     pub subnet_env: Option<PathBuf>,
     /// This node's name.
@@ -136,6 +139,8 @@ pub struct Config {
     pub admin_socket: PathBuf,
     /// How log lines are written.
     pub log_format: LogFormat,
+    /// Where log lines are written; `None` for standard error.
+    pub log_file: Option<PathBuf>,
     /// 0 for info, 1 for debug, 2 for trace.
     pub verbose: u8,
     /// Number of UDP source ports to send from.
@@ -144,6 +149,8 @@ pub struct Config {
     pub ring_capacity: u32,
     /// Whether a reserved VXLAN bit drops the packet (A3).
     pub strict_vxlan: bool,
+    /// Deliver what tagged inner frames carry instead of dropping them.
+    pub accept_inner_vlan: bool,
     /// Whether an outer source may be no node's (E1).
     pub allow_unknown_vteps: bool,
     /// The outer DSCP (B4).
@@ -181,7 +188,12 @@ impl Config {
             })?
             .unwrap_or(Duration::from_secs(300)),
             state_dir: one(settings, "state-dir", "an absolute path", absolute_path)?
-                .unwrap_or("/var/lib/windlass".into()),
+                .or_else(system::state_dir)
+                .ok_or(ConfigError::Missing {
+                    name: "state-dir",
+                    remedy: "give a folder that outlives a run",
+                })?,
+            persist: yes(settings, "persist")?,
             subnet_env: one(settings, "subnet-env", "an absolute path, or off", |text| match text {
                 "off" => Some(None),
                 _ => absolute_path(text).map(Some),
@@ -218,6 +230,7 @@ impl Config {
                 _ => None,
             })?
             .unwrap_or_default(),
+            log_file: one(settings, "log-file", "a file", |text| Some(PathBuf::from(text)))?,
             verbose: one(settings, "verbose", "0, 1 or 2", |text| match text {
                 "false" => Some(0),
                 "true" => Some(1),
@@ -233,6 +246,7 @@ impl Config {
             ring_capacity: one(settings, "ring-capacity", RING_CAPACITY, ring_capacity)?
                 .unwrap_or(DEFAULT_RING_CAPACITY),
             strict_vxlan: yes(settings, "strict-vxlan")?,
+            accept_inner_vlan: yes(settings, "accept-inner-vlan")?,
             allow_unknown_vteps: yes(settings, "allow-unknown-vteps")?,
             dscp: one(settings, "dscp", "copy, or a number from 0 to 63", |text| match text {
                 "copy" => Some(Dscp::Copy),
@@ -419,11 +433,12 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 33] = [
+    const VALUES: [(&str, &str); 35] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),
         ("state-dir", "/var/lib/other"),
+        ("persist", "true"),
         ("subnet-env", "off"),
         ("node", "worker-9"),
         ("underlay-addr", "192.0.2.1,2001:db8::1"),
@@ -438,9 +453,11 @@ mod tests {
         ("health", "127.0.0.1:10257"),
         ("admin-socket", if cfg!(windows) { r"\\.\pipe\x" } else { "/run/x.sock" }),
         ("log-format", "json"),
+        ("log-file", "/var/log/windlass.log"),
         ("source-ports", "4"),
         ("ring-capacity", "1024"),
         ("strict-vxlan", "true"),
+        ("accept-inner-vlan", "true"),
         ("allow-unknown-vteps", "true"),
         ("dscp", "46"),
         ("annotation-prefix", "flannel.example.org"),

@@ -19,7 +19,7 @@ use windlass_dataplane::wire::ethernet::Mac;
 use crate::cluster::Node;
 use crate::node::NodeSettings;
 
-pub use self::kept::Kept;
+pub use self::kept::{Kept, Owner};
 pub use self::own::{Drift, OwnNode, Vteps};
 pub use self::subnet_env::subnet_env;
 

@@ -5,6 +5,8 @@ pub mod kube;
 pub mod manifests;
 pub mod objects;
 
+use std::time::SystemTime;
+
 use crate::cluster::{Announcement, ClusterState, Node, Problem};
 
 /// A cluster as it was read.
@@ -14,7 +16,23 @@ pub struct Cluster {
     pub state: ClusterState,
     /// What of it cannot.
     pub problems: Vec<Problem>,
+    /// What has come since it was read before, where that is told.
+    pub changes: Changes,
 }
+
+/// What has come from a source, for metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Changes of Services.
+    pub services: u64,
+    /// Changes of EndpointSlices.
+    pub endpoint_slices: u64,
+    /// When what changed EndpointSlices happened, as they say; at most [`MAX_TRIGGERS`].
+    pub triggers: Vec<SystemTime>,
+}
+
+/// How many times of changes are kept until somebody asks for them.
+pub const MAX_TRIGGERS: usize = 10_000;
 
 /// How the problem of an object ends that is left out.
 const IS_SKIPPED: &str = "the object is skipped";

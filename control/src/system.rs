@@ -3,9 +3,10 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 /// The node's name unless configured: NODE_NAME, as a DaemonSet sets it, else the host name in lower case.
@@ -14,6 +15,18 @@ pub fn node_name() -> Option<String> {
     let host_name = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = variable("NODE_NAME").or_else(host_name).or_else(|| variable("COMPUTERNAME"))?;
     Some(name.trim().to_lowercase()).filter(|name| !name.is_empty())
+}
+
+/// Where is kept what outlives a run, unless configured.
+#[cfg(not(windows))]
+pub fn state_dir() -> Option<PathBuf> {
+    Some("/var/lib/windlass".into())
+}
+
+/// Where is kept what outlives a run, unless configured; `None` where the environment does not say.
+#[cfg(windows)]
+pub fn state_dir() -> Option<PathBuf> {
+    std::env::var_os("ProgramData").map(|folder| PathBuf::from(folder).join("windlass"))
 }
 
 /// What tells one state of a file from another beside its length and path: which file it is, and when its
@@ -40,32 +53,75 @@ pub fn file_stamp(metadata: &std::fs::Metadata) -> [i64; 6] {
 }
 
 /// Writes a file that everybody may read, so that whoever reads it finds either the old text or the whole new
-/// one. Its folder is made if need be.
+/// one, also after a power cut. Its folder is made if need be.
 ///
 /// # Errors
 /// When the system refuses; the old file stays then.
 pub fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
+    replace(path, text, 0o644, true)
+}
+
+/// The same for a file that its owner alone may read. One that need not outlive a power cut costs the disk less.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn write_private(path: &Path, bytes: &[u8], is_durable: bool) -> io::Result<()> {
+    replace(path, bytes, 0o600, is_durable)
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32, is_durable: bool) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
     let aside = path.with_extension("new");
-    let mut file = File::create(&aside)?;
-    file.write_all(text)?;
-    make_readable(&file)?;
-    file.sync_all()?;
-    drop(file);
-    fs::rename(&aside, path)
+    let replaced = write_new(&aside, bytes, mode, is_durable).and_then(|()| fs::rename(&aside, path));
+    if replaced.is_err() {
+        // On a full disk it would be in the way; where it was never made, there is nothing to remove.
+        let _ = fs::remove_file(&aside);
+    }
+    replaced
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32, is_durable: bool) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    set_mode(&file, mode)?;
+    file.write_all(bytes)?;
+    if is_durable { file.sync_all() } else { Ok(()) }
 }
 
 #[cfg(unix)]
-fn make_readable(file: &File) -> io::Result<()> {
+fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(fs::Permissions::from_mode(0o644))
+    file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
 #[cfg(not(unix))]
-fn make_readable(_file: &File) -> io::Result<()> {
+fn set_mode(_file: &File, _mode: u32) -> io::Result<()> {
     Ok(())
+}
+
+/// A moment on this host's own clock, which no time service sets and a restart of the host ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostMoment {
+    /// The run of the host.
+    boot: String,
+    /// How long it has run.
+    uptime: Duration,
+}
+
+impl HostMoment {
+    /// This moment; `None` where the system does not tell.
+    pub fn now() -> Option<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
+        let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split(' ').next()?.parse().ok()?;
+        Some(Self { boot, uptime: Duration::try_from_secs_f64(uptime).ok()? })
+    }
+
+    /// How long after `earlier` this is; `None` when the host was started in between.
+    pub fn since(&self, earlier: &Self) -> Option<Duration> {
+        let is_same = self.boot == earlier.boot;
+        is_same.then(|| self.uptime.saturating_sub(earlier.uptime))
+    }
 }
 
 /// Why a run ends.
@@ -73,7 +129,7 @@ fn make_readable(_file: &File) -> io::Result<()> {
 pub enum Signal {
     /// SIGINT, or Ctrl-C.
     Interrupt,
-    /// SIGTERM; on Windows the end of the console or of the system.
+    /// SIGTERM; on Windows the end of the console, of the service or of the system.
     Terminate,
 }
 
@@ -157,6 +213,16 @@ impl Listeners {
     }
 }
 
+/// The stop of a service, which Windows tells by a call and not by a signal.
+#[cfg(windows)]
+static STOPPED: Notify = Notify::const_new();
+
+/// Ends the run of this process as SIGTERM does elsewhere.
+#[cfg(windows)]
+pub fn stop() {
+    STOPPED.notify_one();
+}
+
 /// Each lives as long as this does: while there is none, Windows ends the process at once.
 #[cfg(windows)]
 struct Listeners {
@@ -182,6 +248,7 @@ impl Listeners {
             _ = self.pause.recv() => Signal::Interrupt,
             _ = self.close.recv() => Signal::Terminate,
             _ = self.shutdown.recv() => Signal::Terminate,
+            () = STOPPED.notified() => Signal::Terminate,
         }
     }
 }

@@ -8,7 +8,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tokio::sync::Notify;
 use windlass_control::cluster::{ClusterState, ObjectName};
-use windlass_control::source::kube::{Access, ApiSource, Patience, SourceError};
+use windlass_control::source::kube::{
+    Access, ApiSource, FOLLOW, Kind, PATCH, PATCHED, Patience, SourceError,
+};
 use windlass_control::source::{Cluster, manifests};
 use windlass_tests::api_server::{ApiServer, Fault};
 use windlass_tests::objects::{Objects, ServiceSpec};
@@ -333,5 +335,30 @@ fn changes_that_come_together_are_told_together() -> Result<()> {
         parts += 1;
     }
     ensure!(parts < 150, "300 changes were told in {parts} parts");
+    Ok(())
+}
+
+#[test]
+fn nothing_is_asked_for_but_what_the_roles_allow() -> Result<()> {
+    let server = ApiServer::start(&cluster())?;
+    let mirrored = Mirrored::listed(&server)?;
+    let patch = vec![json!({ "metadata": { "annotations": { "a": "b" } } })];
+    mirrored.source.patch_node("node-51", patch, LIMIT, || true)?;
+    let kinds = Kind::ALL.map(|kind| kind.resource().1);
+    wait_until("every kind to be watched", LIMIT, || {
+        Ok(kinds.iter().all(|plural| server.count("WATCH", plural) > 0))
+    })?;
+    let verb_of = |method: &str| match method {
+        "GET" => "list",
+        "WATCH" => "watch",
+        "PATCH" => "patch",
+        _ => "",
+    };
+    for (method, plural) in server.requests() {
+        let verb = verb_of(&method);
+        let is_followed = kinds.contains(&plural) && FOLLOW.contains(&verb);
+        let is_patched = PATCHED.1.split('/').next() == Some(plural) && PATCH.contains(&verb);
+        ensure!(is_followed || is_patched, "{method} {plural}");
+    }
     Ok(())
 }

@@ -18,6 +18,11 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// Takes `n` back that will be counted later. Only the owning worker may call this.
+    pub fn take_back(&self, n: u64) {
+        self.add(n.wrapping_neg());
+    }
+
     /// The value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -26,12 +26,12 @@ pub use windows as platform;
 
 pub use config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode};
 #[cfg(not(target_os = "linux"))]
-pub use elsewhere::{PodTuning, stay_on, usable_cpus};
+pub use elsewhere::{DeviceKeeper, PodTuning, cleanup, stay_on, usable_cpus};
 pub use host::{Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
 #[cfg(target_os = "linux")]
-pub use linux::{PodTuning, stay_on, usable_cpus};
+pub use linux::{DeviceKeeper, PodTuning, cleanup, stay_on, usable_cpus};
 #[cfg(windows)]
-pub use platform::restrict_to_administrators;
+pub use platform::{EventKind, EventSource, restrict_to_administrators, system_folder};
 #[cfg(any(target_os = "linux", windows))]
 pub use platform::{
     HostState, default_route_interface, local_addresses, managed_by, open, probe_vxlan_port, survey,
@@ -39,6 +39,7 @@ pub use platform::{
 pub use survey::Survey;
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::packet::{Datagram, DatagramBatch, PacketBatch, PacketBuf, PacketPool};
@@ -70,6 +71,29 @@ impl std::iter::Sum for SendReport {
     }
 }
 
+/// A datagram was too long for its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong {
+    /// Where it was to go; without the port where this host itself has refused it.
+    pub remote: SocketAddr,
+    /// The largest IP packet that would have fitted, in bytes.
+    pub mtu: u32,
+    /// What of its payload the ICMP error of a router quotes; `None` where this host itself has refused it.
+    pub quote: Option<Quote>,
+}
+
+/// The beginning of a datagram's payload as an ICMP error quotes it: up to the lengths of the inner IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quote {
+    /// The bytes, the rest of them zero.
+    pub bytes: [u8; QUOTE_LEN],
+    /// How many were quoted.
+    pub len: usize,
+}
+
+/// VXLAN, Ethernet and six bytes of an IP header.
+pub const QUOTE_LEN: usize = 28;
+
 /// Where packets of pods and of the host come from and go to: a TUN or Wintun queue.
 pub trait OverlayDevice: Send {
     /// Clears `batch` and fills it with what is waiting; returns at once, with 0 when nothing is.
@@ -93,6 +117,11 @@ pub trait UnderlaySocket: Send {
     /// Sends datagrams, in order per source port. One peer's refusal does not keep the others back. A
     /// superpacket leaves as its wire-size segments, with completed checksums.
     fn send_batch(&mut self, pool: &PacketPool, datagrams: &[Datagram]) -> SendReport;
+
+    /// The next thing that sending has shown of a path's MTU, if it can tell.
+    fn next_too_long(&mut self) -> Option<TooLong> {
+        None
+    }
 }
 
 /// Which sides may have something to receive. A side that is not ready has nothing.

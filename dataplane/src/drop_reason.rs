@@ -41,6 +41,8 @@ drop_reasons! {
     UnknownVtep = "unknown_vtep",
     /// The inner destination MAC is not ours on this VNI.
     InnerMacNotOurs = "inner_mac_not_ours",
+    /// The inner frame has an 802.1Q tag, and the setting does not pass over it (RFC 7348 section 6.1).
+    InnerVlan = "inner_vlan",
     /// The inner frame carries neither IPv4 nor IPv6.
     InnerEthertype = "inner_ethertype",
     /// A length, version or header length that cannot be.
@@ -81,8 +83,11 @@ drop_reasons! {
     NoLocalEndpoint = "no_local_endpoint",
     /// A protocol other than TCP, UDP and ICMP echo to a service address.
     UnsupportedProtocol = "unsupported_protocol",
-    /// A later IP fragment to a service address whose first fragment was not seen before it.
-    ServiceFragment = "service_fragment",
+    /// A later IP fragment whose first one did not come in time, so that nobody knows its flow; or a first fragment of an
+    /// ICMP echo to a service address.
+    FragmentAlone = "fragment_alone",
+    /// A later IP fragment that overlaps another one of its packet, or leaves too many gaps (RFC 5722).
+    FragmentOverlap = "fragment_overlap",
     /// A packet of a translated flow that is not (or no longer) known.
     NoConnection = "no_connection",
     /// The connection table is full.

@@ -9,7 +9,10 @@ pub mod decap;
 pub mod decide;
 mod encap;
 mod flows;
+mod held;
+mod mss;
 pub mod observe;
+pub mod path_mtu;
 mod rate_limit;
 mod respond;
 mod templates;
@@ -18,9 +21,9 @@ pub mod verdict;
 use std::sync::Arc;
 
 use crate::counters::Counters;
-use crate::flow_cache::{IngressId, TO_OVERLAY};
+use crate::flow_cache::{IngressId, TO_OVERLAY, generation};
 use crate::lb::conntrack::Conntrack;
-use crate::lb::fragment::{FragmentKey, FragmentTable};
+use crate::lb::fragment::{FragmentKey, FragmentTable, NotFollowed, Piece};
 use crate::lb::icmp_error::ErrorTranslation;
 use crate::lb::rewrite::Rewrite;
 use crate::offload::segment;
@@ -35,6 +38,7 @@ use crate::wire::quoted::quoted;
 use commit::NotCommitted;
 use decide::{Decision, Ingress, Related};
 use flows::{Action, Flows, Place};
+use held::{HeldFragments, Side};
 use observe::Silent;
 use templates::Templates;
 use verdict::{DropReason, Egress, Verdict};
@@ -54,6 +58,8 @@ pub enum Dscp {
 pub struct Settings {
     /// Drop packets whose reserved VXLAN bits are set, instead of counting them.
     pub strict_reserved_bits: bool,
+    /// Deliver what inner frames with an 802.1Q tag carry, without the tag, instead of dropping them.
+    pub accept_inner_vlan: bool,
     /// Accept VXLAN from underlay addresses that are no known VTEP.
     pub allow_unknown_vteps: bool,
     /// Outer DSCP.
@@ -68,6 +74,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             strict_reserved_bits: false,
+            accept_inner_vlan: false,
             allow_unknown_vteps: false,
             dscp: Dscp::Copy,
             flow_cache_entries: 16_384,
@@ -103,6 +110,7 @@ pub struct Engine {
     flows: Flows,
     templates: Templates,
     fragments: FragmentTable,
+    held: HeldFragments,
     limit: rate_limit::RateLimit,
 }
 
@@ -143,6 +151,7 @@ impl Engine {
             worker,
             templates: Templates::default(),
             fragments: FragmentTable::default(),
+            held: HeldFragments::default(),
             limit: rate_limit::RateLimit::default(),
         }
     }
@@ -152,14 +161,19 @@ impl Engine {
         &self.counters
     }
 
-    /// Forgets connections that have timed out, within a budget; to be called once per wake-up.
+    /// Forgets connections that have timed out, within a budget, and fragments that wait in vain; to be called once per
+    /// wake-up.
     pub fn expire(&mut self, now: Instant) {
+        while let Some(side) = self.held.expire_next(now) {
+            self.give_up(side);
+        }
         self.connections.expire(self.worker, now, EXPIRY_BUDGET);
     }
 
     /// When [`expire`](Self::expire) wants to be called next, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.connections.next_expiry(self.worker)
+        let expiries = [self.connections.next_expiry(self.worker), self.held.next_expiry()];
+        expiries.into_iter().flatten().min()
     }
 
     /// The flow cache's answer.
@@ -177,19 +191,57 @@ impl Engine {
     }
 
     /// What else than its own flow tells where a packet belongs.
-    fn related(&self, bytes: &[u8], inner: &InnerPacket, now: Instant) -> Related {
+    fn related(&mut self, bytes: &[u8], inner: &InnerPacket, now: Instant) -> Result<Related, DropReason> {
         if inner.l4 == L4::IcmpError {
-            return quoted(bytes).map_or(Related::Nothing, Related::Quotes);
+            return Ok(quoted(bytes).map_or(Related::Nothing, Related::Quotes));
         }
-        if inner.fragment == Fragment::Whole {
-            return Related::Nothing;
+        let Some((key, piece)) = fragment(bytes, inner) else { return Ok(Related::Nothing) };
+        if inner.fragment == Fragment::First {
+            return Ok(Related::Begins(key, piece));
         }
-        let Some(header) = fragment_header(bytes) else { return Related::Nothing };
-        let key = FragmentKey::new(&inner.flow, header.ident);
-        match self.fragments.lookup(&key, now) {
-            _ if inner.fragment == Fragment::First => Related::Begins(key),
-            Some((connection, direction)) => Related::PartOf(connection, direction),
-            None => Related::Nothing,
+        match self.fragments.follow(&key, piece, now) {
+            Ok(Some((connection, direction))) => Ok(Related::PartOf(connection, direction)),
+            Ok(None) => Ok(Related::Nothing),
+            Err(NotFollowed::Unknown) => Err(DropReason::FragmentAlone),
+            Err(NotFollowed::Overlap) => Err(DropReason::FragmentOverlap),
+        }
+    }
+
+    /// Holds a later fragment that has overtaken its first one; `bytes` is what is wanted back when that comes. A held
+    /// fragment counts as received when it is let go or given up.
+    fn holds(&mut self, inner: &InnerPacket, packet: &[u8], side: Side, bytes: &[u8], now: Instant) -> bool {
+        match fragment(packet, inner) {
+            Some((key, piece)) if piece.start > 0 && !self.fragments.knows(&key, now) => {
+                if let Some(side) = self.held.hold(key, side, bytes, now) {
+                    self.give_up(side);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn give_up(&self, side: Side) {
+        match side {
+            Side::Overlay => self.counters.overlay.received.add(1),
+            Side::Underlay(_) => self.counters.underlay.received.add(1),
+        }
+        self.counters.count_drop(DropReason::FragmentAlone, 1);
+    }
+
+    /// The next fragment that was held and waits no longer, in room of its own.
+    fn next_released(&mut self, pool: &mut PacketPool) -> Option<(Side, PacketBuf)> {
+        loop {
+            let (side, bytes) = self.held.next_ready()?;
+            let room = pool.generate(bytes.len());
+            if let Some(packet) = &room {
+                pool.bytes_mut(packet).copy_from_slice(&bytes);
+            }
+            self.held.give_back(bytes);
+            match room {
+                Some(packet) => return Some((side, packet)),
+                None => self.give_up(side),
+            }
         }
     }
 
@@ -209,8 +261,11 @@ impl Engine {
             Ok(decision) => decision,
             Err(reason) => return Resolved::Drop(reason),
         };
-        if let (Related::Begins(key), Some((connection, direction))) = (related, decision.connection()) {
-            self.fragments.insert(*key, connection, direction, now);
+        if let (Related::Begins(key, piece), Verdict::Forward { .. }) = (related, &decision.verdict) {
+            let owner = decision.connection();
+            let owner = owner.map(|(connection, direction)| (Arc::clone(connection), direction));
+            self.fragments.begin(*key, owner, *piece, now);
+            self.held.release(key);
         }
         match &decision.verdict {
             Verdict::Forward { rewrite, egress } => {
@@ -218,8 +273,7 @@ impl Engine {
                     return Resolved::Drop(DropReason::NoBuffer);
                 };
                 if let Some(id) = id.filter(|_| decision.dependencies.is_complete()) {
-                    let decided_at = (tables.generation(), now.tick());
-                    self.flows.install(packet, id, action, &decision, decided_at);
+                    self.remember(tables, packet, id, action, &decision, now);
                 }
                 Resolved::Forward(action)
             }
@@ -230,6 +284,22 @@ impl Engine {
             Verdict::EchoReply => Resolved::EchoReply,
             Verdict::Reject(reason) => Resolved::Reject(*reason),
             Verdict::Drop(reason) => Resolved::Drop(*reason),
+        }
+    }
+
+    /// Caches what was decided, unless a flow decided as untranslated has become a connection's meanwhile.
+    fn remember(
+        &mut self,
+        tables: &ForwardingTables,
+        packet: &InnerPacket,
+        id: IngressId,
+        action: Action,
+        decision: &Decision,
+        now: Instant,
+    ) {
+        let decided_at = (generation(tables, &self.connections), now.tick());
+        if decision.connection().is_some() || self.connections.stays_direct(&packet.flow, now.tick()) {
+            self.flows.install(packet, id, action, decision, decided_at);
         }
     }
 
@@ -277,6 +347,18 @@ impl Engine {
         self.templates.clear();
         self.flows.clear();
     }
+}
+
+/// Which packet a fragment belongs to, and which part of it it is; `None` for a whole packet.
+fn fragment(bytes: &[u8], inner: &InnerPacket) -> Option<(FragmentKey, Piece)> {
+    if inner.fragment == Fragment::Whole {
+        return None;
+    }
+    let header = fragment_header(bytes)?;
+    let start = header.offset as u32;
+    let end = start + inner.total_len - u32::from(inner.l4_offset);
+    let piece = Piece { start, end, is_last: !header.more };
+    Some((FragmentKey::new(&inner.flow, header.ident), piece))
 }
 
 fn translate_error(

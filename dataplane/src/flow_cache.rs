@@ -109,6 +109,14 @@ struct Hot<A> {
 
 const _: () = assert!(size_of::<Hot<[u8; 8]>>() == 64 && size_of::<Hot<[u8; 32]>>() == 128);
 
+/// What an entry must have been decided or revalidated under to be good without a further look: the snapshot's number and
+/// the connections' epoch of untranslated flows. Both only grow, so that their sum changes with either. To be read before
+/// what is decided.
+#[inline]
+pub fn generation(tables: &ForwardingTables, connections: &Conntrack) -> u32 {
+    tables.generation().wrapping_add(connections.direct_epoch())
+}
+
 /// The most table entries one decision can rest on: this node, service, two routes, neighbor, FDB or source.
 pub const MAX_DEPENDENCIES: usize = 6;
 
@@ -186,9 +194,8 @@ impl<A: Addresses> FlowCache<A> {
     /// Where the action of `flow` stands, if it was decided under tables that still say the same: 40 bytes that were
     /// handed on by value would be written and read back for every packet.
     ///
-    /// A flow that was cached as untranslated may have become a connection's reply since (a client used one
-    /// source port toward a pod first, and toward a VIP that leads to the same pod later): also looked at once
-    /// a second.
+    /// A flow that was cached as untranslated and has become a connection's since is looked at anew: [`generation`]
+    /// changes with it.
     #[inline]
     pub fn lookup(
         &mut self,
@@ -201,9 +208,11 @@ impl<A: Addresses> FlowCache<A> {
         let key = Key::new(flow, ingress);
         let index = self.ways(&key).into_iter().find(|index| self.hot[*index].key == key)?;
         let hot = &self.hot[index];
-        if hot.generation != tables.generation() || hot.tick != tick {
+        let generation = generation(tables, connections);
+        if hot.generation != generation || hot.tick != tick {
             let untracked = self.cold[index].connection.is_none();
-            if untracked && connections.is_taken(flow) || !self.refresh(index, tables, tick) {
+            let taken = untracked && !connections.stays_direct(flow, tick);
+            if taken || !self.refresh(index, tables, (generation, tick)) {
                 self.clear_entry(index);
                 return None;
             }
@@ -220,18 +229,18 @@ impl<A: Addresses> FlowCache<A> {
     /// Once per entry and snapshot, and once per second: are the tables still the same for it, and its
     /// connection alive?
     #[cold]
-    fn refresh(&mut self, index: usize, tables: &ForwardingTables, tick: u32) -> bool {
+    fn refresh(&mut self, index: usize, tables: &ForwardingTables, (generation, tick): (u32, u32)) -> bool {
         let (hot, cold) = (&mut self.hot[index], &self.cold[index]);
-        if hot.generation != tables.generation() && !cold.dependencies.are_current(tables) {
+        if hot.generation != generation && !cold.dependencies.are_current(tables) {
             return false;
         }
         if let Some((connection, direction)) = &cold.connection {
+            connection.touch(*direction, tick);
             if !connection.is_live() {
                 return false;
             }
-            connection.touch(*direction, tick);
         }
-        hot.generation = tables.generation();
+        hot.generation = generation;
         hot.tick = last_seen(cold.connection.as_ref(), tick);
         true
     }
@@ -297,4 +306,30 @@ fn in_huge_pages<T: Clone>(value: T, count: usize) -> Box<[T]> {
 /// The tick an entry is stamped with: one that has passed, as long as its connection must see every packet.
 fn last_seen(connection: Option<&(Arc<Connection>, FlowDirection)>, tick: u32) -> u32 {
     if connection.is_none_or(|(connection, _)| connection.is_settled()) { tick } else { tick.wrapping_sub(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn d12_tuples_that_collide_under_one_seed_spread_under_another() {
+        let [one, other] = [1, 2].map(|seed| FlowCache::<[u8; 8]>::new(1_024, seed));
+        let set = |cache: &FlowCache<[u8; 8]>, flow: &FlowKey| {
+            let key = Key::new(flow, IngressId::OVERLAY);
+            cache.first_way(key.addresses, (key.src_port, key.dst_port), key.protocol) / WAYS
+        };
+        let dst = IpAddr::from([10, 96, 0, 10]);
+        let crafted = (0..100_000_u32).map(|index| {
+            let src = IpAddr::from((0x0af4_0000 + index / 50_000).to_be_bytes());
+            FlowKey { src, dst, protocol: Protocol::UDP, src_port: index as u16, dst_port: 53 }
+        });
+        let colliding: Vec<_> = crafted.filter(|flow| set(&one, flow) == 0).collect();
+        assert!(colliding.len() > 200, "{}", colliding.len());
+        let mut counts = [0; 1_024 / WAYS];
+        colliding.iter().for_each(|flow| counts[set(&other, flow)] += 1);
+        assert!(counts.into_iter().max() < Some(20), "they would fill one set of four");
+    }
 }

@@ -3,6 +3,8 @@
 //! Pure functions and one shared store; nothing here knows tables or devices.
 
 pub mod conntrack;
+mod direct_flows;
+mod due_queue;
 pub mod flow_index;
 pub mod fragment;
 pub mod icmp_error;

@@ -76,7 +76,7 @@ impl Worker {
             let packets = self.io.overlay.recv_batch(&mut self.packets)?;
             if packets > 0 {
                 self.encap(now);
-                self.flush(Side::Overlay);
+                self.flush(Side::Overlay, now);
             }
             received += packets;
         }
@@ -84,7 +84,7 @@ impl Worker {
             let datagrams = self.io.underlay.recv_batch(&mut self.datagrams)?;
             if datagrams > 0 {
                 self.decap(now);
-                self.flush(Side::Underlay);
+                self.flush(Side::Underlay, now);
             }
             received += datagrams;
         }
@@ -118,7 +118,7 @@ impl Worker {
     }
 
     /// Sends what the engine made of the batch that `side` received.
-    fn flush(&mut self, side: Side) {
+    fn flush(&mut self, side: Side, now: Instant) {
         let pool = match side {
             Side::Overlay => &self.packets.pool,
             Side::Underlay => &self.datagrams.pool,
@@ -138,6 +138,9 @@ impl Worker {
             counters.count_drop(DropReason::OverlayRefused, report.too_long + report.refused);
         }
         self.out.clear();
+        while let Some(too_long) = self.io.underlay.next_too_long() {
+            self.engine.learn_path_mtu(&too_long, now);
+        }
     }
 }
 
@@ -216,11 +219,25 @@ impl Workers {
         writer: &Writer,
         config: &WorkersConfig,
     ) -> io::Result<Self> {
+        let connections = Conntrack::new(config.connections, io.len());
+        Self::spawn_with(io, writer, config, connections)
+    }
+
+    /// The same with a connection table that was made for as many workers. Their clock stands at zero.
+    ///
+    /// # Errors
+    /// As [`Workers::spawn`].
+    pub fn spawn_with(
+        io: Vec<(WorkerIo, Arc<dyn Waker>)>,
+        writer: &Writer,
+        config: &WorkersConfig,
+        connections: Conntrack,
+    ) -> io::Result<Self> {
         let mut workers = Self {
             threads: Vec::new(),
             wakers: io.iter().map(|(_, waker)| Arc::clone(waker)).collect(),
             counters: Vec::new(),
-            connections: Arc::new(Conntrack::new(config.connections, io.len())),
+            connections: Arc::new(connections),
             stop: Arc::default(),
             origin: SystemInstant::now(),
             tap: Arc::default(),

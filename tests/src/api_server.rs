@@ -222,6 +222,12 @@ impl ApiServer {
         };
         state.counts.iter().filter_map(of).sum()
     }
+
+    /// The methods and resources that were asked for; the method of watches is `WATCH`.
+    #[must_use]
+    pub fn requests(&self) -> Vec<(String, &'static str)> {
+        self.shared.lock().counts.keys().cloned().collect()
+    }
 }
 
 impl Drop for ApiServer {

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use windlass_dataplane::counters::{Counters, Totals};
+use windlass_dataplane::device::TooLong;
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine::{Engine, Outbox, Settings};
 use windlass_dataplane::lb::conntrack::Conntrack;
@@ -153,6 +154,11 @@ impl EngineNode {
         let outcome = collect(&self.datagrams.pool, &self.out, before, self.drops());
         self.finish(&outcome);
         outcome
+    }
+
+    /// What the underlay says of a datagram that was too long.
+    pub fn learn_path_mtu(&mut self, too_long: &TooLong) {
+        self.engine.learn_path_mtu(too_long, self.now);
     }
 
     /// The engine's counters.

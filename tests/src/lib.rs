@@ -21,6 +21,7 @@ pub mod peer;
 pub mod pod;
 pub mod process;
 pub mod scrapers;
+pub mod sim;
 pub mod topology;
 pub mod traffic;
 pub mod windows;

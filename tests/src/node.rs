@@ -115,6 +115,12 @@ impl<'a> WindlassNode<'a> {
         self.folders.manifests()
     }
 
+    /// The folder where it keeps what outlives it.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.folders.state()
+    }
+
     /// What it has written for the CNI plugin.
     #[must_use]
     pub fn subnet_env(&self) -> String {
@@ -210,13 +216,54 @@ impl<'a> WindlassNode<'a> {
         self.process.wait(STOP_LIMIT).map(drop)
     }
 
-    /// Starts it again after [`WindlassNode::crash`], with the same flags and folders, and waits until it is up.
+    /// Sends SIGTERM and expects exit code 0; with `--persist`, what it made stays.
+    ///
+    /// # Errors
+    /// When it does not end, or ends otherwise.
+    pub fn pause(&mut self) -> Result<()> {
+        self.process.signal("TERM")?;
+        let code = self.process.wait(STOP_LIMIT)?;
+        ensure!(code == 0, "ended with code {code}");
+        Ok(())
+    }
+
+    /// Runs `windlass cleanup` where the node is, and gives how it ended.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn cleanup(&self) -> Result<Ended> {
+        let before = self.folders.log().len();
+        let mut process = Guarded::spawn(&mut self.folders.plain("cleanup", self.host)?)?;
+        let code = process.wait(START_LIMIT)?;
+        Ok(Ended { code, said: self.folders.log()[before..].to_owned() })
+    }
+
+    /// Ends the node's story: what it made is gone, and the host as it was before the first start.
+    ///
+    /// # Errors
+    /// When anything is left or taken.
+    pub fn finish(mut self) -> Result<()> {
+        expect_unchanged(&self.host.netns, &self.before)?;
+        self.stopped = true;
+        Ok(())
+    }
+
+    /// Starts it again after [`WindlassNode::crash`] or [`WindlassNode::pause`], with the same flags and folders, and waits until it is up.
     ///
     /// # Errors
     /// As [`WindlassNode::start`].
     pub fn start_again(&mut self) -> Result<()> {
-        self.process = Guarded::spawn(&mut self.folders.command(self.host, &self.flags, Hindrance::None)?)?;
+        self.restart_without_waiting()?;
         self.wait_until_up()
+    }
+
+    /// The same without waiting for it to be up.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn restart_without_waiting(&mut self) -> Result<()> {
+        self.process = Guarded::spawn(&mut self.folders.command(self.host, &self.flags, Hindrance::None)?)?;
+        Ok(())
     }
 
     /// The flags of the next [`WindlassNode::start_again`].
@@ -368,6 +415,7 @@ impl Folders {
         fs::create_dir(folders.run())?;
         objects.write(&folders.manifests())?;
         folders.source = vec!["--manifests".into(), folders.manifests().into()];
+        folders.add_state_dir();
         Ok(folders)
     }
 
@@ -375,10 +423,17 @@ impl Folders {
         let mut folders = Self { root: scratch_folder("node")?, source: Vec::new() };
         fs::create_dir(folders.run())?;
         let kubeconfig = server.kubeconfig(folders.root.path(), "secret")?;
-        let state_dir = folders.root.path().join("state");
-        folders.source =
-            vec!["--kubeconfig".into(), kubeconfig.into(), "--state-dir".into(), state_dir.into()];
+        folders.source = vec!["--kubeconfig".into(), kubeconfig.into()];
+        folders.add_state_dir();
         Ok(folders)
+    }
+
+    fn add_state_dir(&mut self) {
+        self.source.extend(["--state-dir".into(), self.state().into()]);
+    }
+
+    fn state(&self) -> PathBuf {
+        self.root.path().join("state")
     }
 
     fn manifests(&self) -> PathBuf {
@@ -412,6 +467,20 @@ impl Folders {
         flags: &[String],
         hindrance: Hindrance,
     ) -> Result<Command> {
+        let mut command = self.with_own_run(host, hindrance)?;
+        command.args([subcommand, "--node", host.spec.name]).args(&self.source).args(flags);
+        Ok(command)
+    }
+
+    /// A subcommand that takes no settings.
+    fn plain(&self, subcommand: &str, host: &Host) -> Result<Command> {
+        let mut command = self.with_own_run(host, Hindrance::None)?;
+        command.arg(subcommand);
+        Ok(command)
+    }
+
+    /// The binary with this node's `/run`, yet without arguments.
+    fn with_own_run(&self, host: &Host, hindrance: Hindrance) -> Result<Command> {
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let mut command = host.netns.command("sh");
         // `ip netns exec` gives every program its own mounts, so this /run is seen by windlass alone.
@@ -419,9 +488,6 @@ impl Folders {
             .args(["-c", &format!("mount --bind \"$0\" /run && {}", hindrance.script())])
             .arg(self.run())
             .arg(binary::windlass()?)
-            .args([subcommand, "--node", host.spec.name])
-            .args(&self.source)
-            .args(flags)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
@@ -452,7 +518,7 @@ fn state_of(netns: &Netns) -> Result<BTreeSet<String>> {
     facts.extend(
         devices.lines().filter_map(|line| line.split(": ").nth(1)).map(|name| format!("device {name}")),
     );
-    facts.extend(netns.exec("nft list ruleset")?.lines().map(|line| format!("nft: {line}")));
+    facts.extend(netns.exec("nft --stateless list ruleset")?.lines().map(|line| format!("nft: {line}")));
     // Some keys cannot be read; sysctl says so on stderr and by its status, and prints the others.
     let settings = netns.command("sysctl").args(["-a", "--pattern", SYSCTLS]).output()?;
     facts.extend(String::from_utf8_lossy(&settings.stdout).lines().map(str::to_owned));

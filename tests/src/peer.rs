@@ -35,6 +35,12 @@ impl<'a> KernelPeer<'a> {
         self.host
     }
 
+    /// The names of its vxlan devices.
+    #[must_use]
+    pub fn devices(&self) -> Vec<String> {
+        FAMILIES.map(device_name).to_vec()
+    }
+
     fn add_device(&self, family: Family) -> Result<()> {
         let Host { netns, spec } = self.host;
         let device = device_name(family);

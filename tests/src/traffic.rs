@@ -1,7 +1,7 @@
 //! Traffic between namespaces: ping, and `windlass-traffic` as server and client of TCP, UDP and DNS.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -68,6 +68,26 @@ impl Traffic {
         parse_seen(&said.with_context(|| format!("TCP {} -> {to}, {bytes} bytes", from.name()))?)
     }
 
+    /// Gives bytes back over TCP on one address until the server is dropped.
+    ///
+    /// # Errors
+    /// When it cannot bind there.
+    pub fn echo(&self, at: &Netns, address: IpAddr, port: u16) -> Result<Guarded> {
+        Guarded::spawn_ready(self.command(at, "echo").arg(SocketAddr::new(address, port).to_string()))
+            .with_context(|| format!("an echo server on {address} port {port} in {}", at.name()))
+    }
+
+    /// Opens so many connections to an echo server. Once `file` exists, each is tried again, and the exit code is 0
+    /// when all of them still work.
+    ///
+    /// # Errors
+    /// When one cannot be opened.
+    pub fn hold(&self, from: &Netns, to: SocketAddr, count: usize, file: &Path) -> Result<Guarded> {
+        let (to, count) = (to.to_string(), count.to_string());
+        Guarded::spawn_ready(self.command(from, "hold").args([&to, &count]).arg(file))
+            .with_context(|| format!("{count} connections {} -> {to}", from.name()))
+    }
+
     /// Sends one datagram of each size and expects each back, byte for byte.
     ///
     /// # Errors
@@ -123,7 +143,7 @@ impl Traffic {
     }
 }
 
-/// Pings until one answer comes, for 5 s at most: the first packets of a fresh topology wait for ARP and ND.
+/// Pings until one answer comes, for a minute at most: the first packets of a fresh topology wait for ARP and ND.
 ///
 /// # Errors
 /// When no answer came.
@@ -143,6 +163,19 @@ pub fn ping_sizes(from: &Netns, to: IpAddr) -> Result<()> {
         for _ in 0..3 {
             // One at a time: after an answer ping waits for further ones only twice as long as that took.
             from.exec(&format!("ping -n -c 1 -W 10 -s {size} {to}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// As [`ping_sizes`], but each of three pings a size is tried again until it is answered: wine's sockets lose some.
+///
+/// # Errors
+/// When one is not answered in a minute.
+pub fn ping_sizes_again(from: &Netns, to: IpAddr) -> Result<()> {
+    for size in PING_SIZES {
+        for _ in 0..3 {
+            ping_until_answered(from, to, size)?;
         }
     }
     Ok(())
@@ -168,7 +201,7 @@ const PING_SIZES: [usize; 4] = [0, 56, 1372, 4000];
 
 fn ping_until_answered(from: &Netns, to: IpAddr, size: usize) -> Result<()> {
     let once = format!("ping -n -c 1 -W 1 -s {size} {to}");
-    wait_until(&format!("ping -s {size} {} -> {to}", from.name()), Duration::from_secs(20), || {
+    wait_until(&format!("ping -s {size} {} -> {to}", from.name()), Duration::from_secs(60), || {
         Ok(from.exec(&once).is_ok())
     })
 }

@@ -5,6 +5,8 @@
 //! stand-in for IP Helper, part of windlass.exe, only says in the log what it was asked for, and [`WindowsNode`] carries
 //! that out with `ip`. Pods are behind a Linux bridge, where a Windows node has an HNS network of the type L2Bridge.
 
+mod service;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,6 +19,8 @@ use crate::node::DEVICE;
 use crate::objects::Objects;
 use crate::process::{Guarded, run, wait_until};
 use crate::topology::{Host, OVERLAY_MTU};
+
+pub use service::WindowsService;
 
 /// Names the folder that .ci/windows makes: windlass.exe, the stand-in beside it, and a wine prefix to copy.
 const FOLDER: &str = "WINDLASS_WINDOWS";
@@ -69,12 +73,8 @@ impl<'a> WindowsNode<'a> {
     /// # Errors
     /// When it ends, or is not up within two minutes; the error carries its log.
     pub fn start(host: &'a Host, objects: &Objects, bridge: &str, flags: &[&str]) -> Result<Self> {
-        let root = scratch_folder("windows")?;
-        copy_prefix(&folder()?.join("prefix"), &root.path().join("prefix"))?;
-        fs::create_dir(root.path().join("manifests"))?;
-        objects.write(&root.path().join("manifests"))?;
-        let mtu = OVERLAY_MTU.to_string();
-        let bridge = Guarded::spawn_ready(host.netns.command(bridge).args([DEVICE, &mtu, BRIDGE_PORT]))?;
+        let root = node_folder(objects)?;
+        let bridge = start_bridge(host, bridge)?;
         let process = Guarded::spawn(&mut windlass_run(host, root.path(), flags)?)?;
         let mut node = Self { host, root, done: 0, process, _bridge: bridge, stopped: false };
         node.wait_until_up()?;
@@ -104,10 +104,7 @@ impl<'a> WindowsNode<'a> {
     /// Everything that IP Helper was asked for, in order.
     #[must_use]
     pub fn calls(&self) -> Vec<String> {
-        let log = self.log();
-        // The last line may be half written.
-        let whole = log.rfind('\n').map_or("", |end| &log[..end]);
-        whole.lines().filter_map(|line| line.split_once(RECORDED)).map(|(_, call)| call.to_owned()).collect()
+        recorded(&self.log())
     }
 
     /// Carries out what IP Helper was asked for since.
@@ -145,22 +142,14 @@ impl<'a> WindowsNode<'a> {
         let code = self.process.wait(STOP_LIMIT)?;
         ensure!(code == 0, "ended with code {code} after Ctrl-C");
         self.carry_out()?;
-        let left = self.host.netns.ip(&format!("-4 route show dev {DEVICE}"))?;
-        ensure!(left.trim().is_empty(), "routes left behind: {left}");
-        let left = self.host.netns.ip(&format!("-4 -o addr show dev {DEVICE}"))?;
-        ensure!(left.trim().is_empty(), "addresses left behind: {left}");
+        expect_nothing_left(self.host)?;
         self.stopped = true;
         Ok(self.calls())
     }
 
     fn wait_until_up(&mut self) -> Result<()> {
         self.wait_for("forwarding")?;
-        // What SetIpInterfaceEntry's forwarding is on Linux.
-        for setting in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            self.host.netns.sysctl(setting, "1")?;
-        }
-        self.host.netns.sysctl(&format!("net.ipv4.conf.{DEVICE}.rp_filter"), "2")?;
-        self.host.netns.ip(&format!("link set {DEVICE} up"))?;
+        forward(self.host)?;
         self.carry_out()
     }
 }
@@ -177,13 +166,16 @@ impl Drop for WindowsNode<'_> {
 
 /// windlass.exe in the node's namespace and wine prefix.
 fn windlass(host: &Host, root: &Path) -> Result<Command> {
-    let mut command = host.netns.command("wine");
-    command
-        .arg(folder()?.join("windlass.exe"))
-        .env("WINEPREFIX", root.join("prefix"))
-        .env("WINEDEBUG", "-all")
-        .stdin(Stdio::null());
+    let mut command = wine(host, root, "wine");
+    command.arg(folder()?.join("windlass.exe"));
     Ok(command)
+}
+
+/// One of wine's programs in the node's namespace and wine prefix.
+fn wine(host: &Host, root: &Path, program: &str) -> Command {
+    let mut command = host.netns.command(program);
+    command.env("WINEPREFIX", root.join("prefix")).env("WINEDEBUG", "-all").stdin(Stdio::null());
+    command
 }
 
 fn windlass_run(host: &Host, root: &Path, flags: &[&str]) -> Result<Command> {
@@ -199,6 +191,45 @@ fn windlass_run(host: &Host, root: &Path, flags: &[&str]) -> Result<Command> {
         .stdout(log.try_clone()?)
         .stderr(log);
     Ok(command)
+}
+
+/// A new folder with the manifests of a node, and a wine prefix.
+fn node_folder(objects: &Objects) -> Result<tempfile::TempDir> {
+    let root = scratch_folder("windows")?;
+    copy_prefix(&folder()?.join("prefix"), &root.path().join("prefix"))?;
+    fs::create_dir(root.path().join("manifests"))?;
+    objects.write(&root.path().join("manifests"))?;
+    Ok(root)
+}
+
+/// Starts what moves packets between the stand-in for wintun.dll and the node's namespace.
+fn start_bridge(host: &Host, program: &str) -> Result<Guarded> {
+    let mtu = OVERLAY_MTU.to_string();
+    Guarded::spawn_ready(host.netns.command(program).args([DEVICE, &mtu, BRIDGE_PORT]))
+}
+
+/// What SetIpInterfaceEntry's forwarding is on Linux.
+fn forward(host: &Host) -> Result<()> {
+    for setting in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+        host.netns.sysctl(setting, "1")?;
+    }
+    host.netns.sysctl(&format!("net.ipv4.conf.{DEVICE}.rp_filter"), "2")?;
+    host.netns.ip(&format!("link set {DEVICE} up")).map(drop)
+}
+
+/// What IP Helper's stand-in says in a log that it was asked for.
+fn recorded(log: &str) -> Vec<String> {
+    // The last line may be half written.
+    let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+    whole.lines().filter_map(|line| line.split_once(RECORDED)).map(|(_, call)| call.to_owned()).collect()
+}
+
+fn expect_nothing_left(host: &Host) -> Result<()> {
+    let left = host.netns.ip(&format!("-4 route show dev {DEVICE}"))?;
+    ensure!(left.trim().is_empty(), "routes left behind: {left}");
+    let left = host.netns.ip(&format!("-4 -o addr show dev {DEVICE}"))?;
+    ensure!(left.trim().is_empty(), "addresses left behind: {left}");
+    Ok(())
 }
 
 /// Each node has a wine server of its own, as sockets are the server's and so of its namespace. Files that wine only

@@ -87,7 +87,11 @@ fn delivered() -> Vec<Case> {
         case("IPv4", "A14", to_us(&udp_v4()), Delivered(udp_v4())),
         case("IPv6", "A14", vxlan(VNI, mac(MAC_A6), &udp_v6()), Delivered(udp_v6())),
         case("IPv6 to the other MAC", "A9: either MAC is ours", to_us(&udp_v6()), Delivered(udp_v6())),
-        case("VLAN tag", "A10: discarded", vlan(&udp_v4()), Delivered(udp_v4())),
+        case("VLAN tag", "A10: discarded by default", vlan(&udp_v4()), Dropped(InnerVlan)),
+        Case {
+            settings: |settings| settings.accept_inner_vlan = true,
+            ..case("VLAN tag, accepted", "A10: the setting", vlan(&udp_v4()), Delivered(udp_v4()))
+        },
         case("padding", "A13: trimmed, not an error", padded, Delivered(udp_v4())),
         case("ICMP", "pings from pods pass", to_us(&echo), Delivered(echo.clone())),
         case("SCTP", "D13: between pods any protocol passes", to_us(&sctp), Delivered(sctp.clone())),
@@ -320,7 +324,8 @@ fn a3_each_reserved_bit_is_counted_or_with_the_strict_setting_dropped() {
 
 #[test]
 fn a12_a_datagram_cut_anywhere_is_one_counted_drop() {
-    let mut node = EngineNode::new(worked_example("a"), Settings::default());
+    let settings = Settings { accept_inner_vlan: true, ..Settings::default() };
+    let mut node = EngineNode::new(worked_example("a"), settings);
     let pods = flow(Protocol::TCP, "[fd00:10:244:2::15]:40000", "[fd00:10:244::14]:80");
     for payload in
         [to_us(&udp_v4()), to_us(&udp_v6()), vlan(&udp_v4()), to_us(&tcp(&pods, Tcp::Ack, b"data"))]

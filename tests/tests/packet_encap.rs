@@ -9,6 +9,7 @@ use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine::{Dscp, Settings};
 use windlass_dataplane::packet::Checksum;
 use windlass_dataplane::tables::{Fdb, LocalVtep, NextHop, RemoteVtep, TableSet};
+use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
 use windlass_dataplane::wire::vxlan::Vni;
 use windlass_tests::engine_node::{
@@ -326,7 +327,7 @@ fn sizes() -> Vec<Case> {
         Case {
             tables: |set| {
                 for (_, _, vtep) in set.fdb.iter() {
-                    vtep.path_mtu.set(1400);
+                    vtep.path_mtu.learn(vtep.addr.ip(), 1400, Instant::ZERO);
                 }
             },
             ..case(
@@ -339,7 +340,7 @@ fn sizes() -> Vec<Case> {
         Case {
             tables: |set| {
                 for (_, _, vtep) in set.fdb.iter() {
-                    vtep.path_mtu.set(1200);
+                    vtep.path_mtu.learn(vtep.addr.ip(), 1200, Instant::ZERO);
                 }
             },
             ..case(
@@ -558,6 +559,8 @@ fn c7_no_error_about_an_error_or_a_later_fragment() {
     error[20..22].copy_from_slice(&[3, 3]);
     error.resize(1451, 0);
     let error = with_header(error, |header| header.total_len = 1451);
+    let first = with_header(v4_of(820), |header| header.more_fragments = true);
+    assert_eq!(node.encap(&first).drops, []);
     let later = with_header(v4_of(1451), |header| header.fragment_offset = 100.try_into().unwrap());
     for packet in [error, later] {
         let outcome = node.encap(&packet);

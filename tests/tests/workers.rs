@@ -23,10 +23,15 @@ fn many_backends() -> TableSet {
     set
 }
 
-const TRIALS: u16 = 3_000;
+/// Races between two threads; `WINDLASS_TRIALS=100000` runs as many. Each waits for both threads to be there, which on a
+/// loaded machine takes long.
+fn trials() -> u32 {
+    std::env::var("WINDLASS_TRIALS").ok().and_then(|count| count.parse().ok()).unwrap_or(3_000)
+}
 
-fn trial(client: u16) -> FlowKey {
-    flow(Protocol::TCP, &format!("10.244.0.{}:{}", client % 200 + 1, 20_000 + client), "10.96.0.60:80")
+fn trial(client: u32) -> FlowKey {
+    let source = format!("10.244.0.{}:{}", client % 200 + 1, 1_024 + client / 200);
+    flow(Protocol::TCP, &source, "10.96.0.60:80")
 }
 
 #[test]
@@ -41,7 +46,7 @@ fn d10_two_first_packets_on_two_workers_make_one_connection() {
             let barrier = Arc::clone(&barrier);
             std::thread::spawn(move || {
                 let mut seen = Vec::new();
-                for client in 0..TRIALS {
+                for client in 0..trials() {
                     let packet = tcp(&trial(client), Tcp::Syn, b"");
                     barrier.wait();
                     let outcome = node.encap(&packet);
@@ -57,12 +62,15 @@ fn d10_two_first_packets_on_two_workers_make_one_connection() {
     )
     .unwrap();
     assert_eq!(one, other, "both translate alike");
-    assert_eq!(connections.len(), usize::from(TRIALS));
+    assert_eq!(connections.len(), trials() as usize);
     for (client, translated) in one.iter().enumerate() {
-        let (connection, _) = connections.lookup(&trial(client as u16)).unwrap();
+        let (connection, _) = connections.lookup(&trial(client as u32)).unwrap();
         assert_eq!(connection.reply, translated.reversed());
     }
 }
+
+/// Ports that both threads open flows from.
+const CLASHES: u16 = 3_000;
 
 #[test]
 fn d3_d10_clashing_first_packets_on_two_workers_never_cross() {
@@ -86,7 +94,7 @@ fn d3_d10_clashing_first_packets_on_two_workers_never_cross() {
             let barrier = Arc::clone(&barrier);
             std::thread::spawn(move || {
                 let mut seen = Vec::new();
-                for port in 20_000..20_000 + TRIALS {
+                for port in 20_000..20_000 + CLASHES {
                     let to_vip =
                         flow(Protocol::UDP, &format!("10.244.0.14:{port}"), &format!("10.96.7.{worker}:80"));
                     let packet = udp(&to_vip, b"?");
@@ -102,7 +110,7 @@ fn d3_d10_clashing_first_packets_on_two_workers_never_cross() {
     let mut all: Vec<FlowKey> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
     all.sort_unstable();
     all.dedup();
-    assert_eq!(all.len(), usize::from(TRIALS) * 2);
+    assert_eq!(all.len(), usize::from(CLASHES) * 2);
 }
 
 #[test]
@@ -148,6 +156,31 @@ fn workers_forward_on_two_threads_and_stop_cleanly() {
     let totals: windlass_dataplane::counters::Totals =
         counters.iter().map(|counters| counters.totals()).sum();
     assert_eq!((totals.received, totals.sent, totals.difference()), (400, 400, 0));
+}
+
+#[test]
+fn workers_stop_at_any_moment_and_account_for_every_packet() {
+    let writer = Writer::new(worked_example("a"));
+    let to_vip = flow(Protocol::UDP, "10.244.0.14:40000", "10.96.0.21:80");
+    for round in 0..100 {
+        let (io_0, device_0, _socket_0, waker_0) = worker_io();
+        let (io_1, device_1, _socket_1, waker_1) = worker_io();
+        let io: Vec<(_, Arc<dyn windlass_dataplane::device::Waker>)> = vec![(io_0, waker_0), (io_1, waker_1)];
+        let workers = Workers::spawn(io, &writer, &WorkersConfig::default()).unwrap();
+        let counters = workers.counters().to_vec();
+        let sender = std::thread::spawn(move || {
+            for _ in 0..round {
+                device_0.inject(udp(&to_vip, b"question"));
+                device_1.inject(udp(&to_vip, b"question"));
+            }
+        });
+        // A worker that is about to sleep must be woken too: else this never returns.
+        workers.stop().unwrap();
+        sender.join().unwrap();
+        let totals: windlass_dataplane::counters::Totals =
+            counters.iter().map(|counters| counters.totals()).sum();
+        assert_eq!(totals.difference(), 0, "round {round}");
+    }
 }
 
 fn collect<T>(count: usize, mut take: impl FnMut() -> Option<T>) -> Vec<T> {

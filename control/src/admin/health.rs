@@ -10,7 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use super::Readings;
 
@@ -26,15 +26,14 @@ pub(super) fn routes(readings: Arc<dyn Readings>) -> Router {
 /// Whether this node forwards, changes come through, and the node stays.
 async fn healthz(State(readings): State<Arc<dyn Readings>>) -> impl IntoResponse {
     let is_eligible = readings.is_eligible();
-    let (is_well, mut body) = health(&*readings);
-    body.insert("nodeEligible".to_owned(), is_eligible.into());
-    answer(is_well && is_eligible, body)
+    let (is_well, body) = health(&*readings);
+    answer(is_well && is_eligible, &Health { node_eligible: Some(is_eligible), ..body })
 }
 
 /// Whether this node forwards and changes come through: a restart would mend no node that leaves.
 async fn livez(State(readings): State<Arc<dyn Readings>>) -> impl IntoResponse {
     let (is_well, body) = health(&*readings);
-    answer(is_well, body)
+    answer(is_well, &body)
 }
 
 /// Whether this node forwards.
@@ -46,18 +45,27 @@ async fn readyz(State(readings): State<Arc<dyn Readings>>) -> impl IntoResponse 
 }
 
 /// While all is well, what is known is up to date, whenever it last changed.
-fn health(readings: &dyn Readings) -> (bool, Map<String, Value>) {
+fn health(readings: &dyn Readings) -> (bool, Health) {
     let programming = readings.programming();
     let is_well = !programming.is_stuck && readings.illness().is_none();
     let now = SystemTime::now();
     let updated = if is_well { now } else { programming.applied_at };
-    let time = |at: SystemTime| json!(Timestamp::try_from(at).unwrap_or_default().to_string());
-    let body = [("lastUpdated", time(updated)), ("currentTime", time(now))];
-    (is_well, body.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+    let time = |at: SystemTime| Timestamp::try_from(at).unwrap_or_default().to_string();
+    (is_well, Health { last_updated: time(updated), current_time: time(now), node_eligible: None })
 }
 
-fn answer(is_well: bool, body: Map<String, Value>) -> impl IntoResponse {
+/// The body, its keys in kube-proxy's order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Health {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+}
+
+fn answer(is_well: bool, body: &Health) -> impl IntoResponse + use<> {
     let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    (status, headers, Value::from(body).to_string())
+    (status, headers, serde_json::to_string(body).unwrap_or_default())
 }

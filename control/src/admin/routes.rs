@@ -38,9 +38,11 @@ async fn counters(State(readings): State<Arc<dyn Readings>>) -> impl IntoRespons
     let sample = |sample: &Sample| {
         let labels: serde_json::Map<_, _> =
             sample.labels.iter().map(|(key, value)| ((*key).to_owned(), value.as_str().into())).collect();
-        serde_json::json!({"name": sample.name, "labels": labels, "value": sample.value})
+        let name = format!("{}{}", sample.name, sample.kind.suffix());
+        serde_json::json!({"name": name, "labels": labels, "value": sample.value})
     };
-    let body: Vec<_> = readings.samples().iter().map(sample).collect();
+    let samples = readings.samples();
+    let body: Vec<_> = samples.iter().filter(|each| each.kind != SampleKind::Bucket).map(sample).collect();
     ([(header::CONTENT_TYPE, "application/json")], serde_json::Value::from(body).to_string())
 }
 
@@ -51,19 +53,19 @@ pub(super) fn exposition(samples: &[Sample]) -> String {
     for sample in samples {
         if sample.name != last {
             last = sample.name;
-            let kind = match sample.kind {
-                SampleKind::Counter => "counter",
-                SampleKind::Gauge | SampleKind::Nanoseconds => "gauge",
-            };
+            let kind = sample.kind.name();
             // Writing to a String cannot fail.
             let _ = writeln!(text, "# HELP {last} {}\n# TYPE {last} {kind}", sample.help);
         }
         let labels: Vec<_> =
             sample.labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let suffix = sample.kind.suffix();
         let _ = match sample.kind {
-            SampleKind::Nanoseconds => writeln!(text, "{last}{labels} {}", sample.value as f64 / 1e9),
-            _ => writeln!(text, "{last}{labels} {}", sample.value),
+            SampleKind::Nanoseconds | SampleKind::Sum => {
+                writeln!(text, "{last}{suffix}{labels} {}", sample.value as f64 / 1e9)
+            }
+            _ => writeln!(text, "{last}{suffix}{labels} {}", sample.value),
         };
     }
     text

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use windlass_dataplane::device::Survey;
 
+use super::windows;
 use super::{Facts, Finding, Subject};
 use crate::catalog::{self, Check};
 use crate::node::HostFacts;
@@ -22,10 +23,6 @@ pub fn tcp_ports(config: &crate::config::Config) -> Vec<u16> {
 
 pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     let mut findings = abilities(&facts.host);
-    if let Some(Err(why)) = &facts.host.wintun {
-        let (seen, remedy) = super::split(why);
-        findings.push(Finding::error(&catalog::WINTUN, seen, remedy));
-    }
     findings.extend(ports(subject, facts));
     if let Some(who) = &facts.managed_by {
         let seen = format!("{who} manages this host's routes and filter rules");
@@ -72,7 +69,10 @@ fn ports(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     match &facts.vxlan_port {
         Some(Err(why)) => {
-            let (seen, remedy) = super::split(why);
+            let (mut seen, remedy) = super::split(why);
+            if let Some((windows, node)) = facts.host.windows.as_ref().zip(subject.node) {
+                seen.push_str(&format!("; {}", windows::port_holder(windows, node.port)));
+            }
             findings.push(Finding::error(&catalog::VXLAN_PORT, seen, remedy));
         }
         Some(Ok(())) => {}

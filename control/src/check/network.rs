@@ -17,9 +17,9 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     match &host.links {
         Ok(links) => {
-            // The device of a run that goes on is that run's.
-            let links =
-                links.iter().filter(|link| facts.managed_by.is_none() || link.name != subject.config.device);
+            // The device of a run that goes on is that run's, and one that was left standing is gone on with.
+            let is_free = |link: &&SurveyedLink| facts.managed_by.is_none() && !link.kept;
+            let links = links.iter().filter(|link| is_free(link) || link.name != subject.config.device);
             findings.extend(links.filter_map(|link| device(subject, link)));
         }
         Err(why) => findings.push(Finding::unseen(&catalog::FLANNEL_DEVICE, why)),

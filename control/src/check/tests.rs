@@ -1,6 +1,7 @@
 mod cluster;
 mod host;
 mod rules;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ fn healthy() -> Facts {
     let host = Survey {
         net_admin: Ok(true),
         tun: Ok(true),
-        wintun: None,
+        windows: None,
         nft: Ok(true),
         ruleset: Ok(r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}]}"#.to_owned()),
         iptables_rules: Ok(String::new()),

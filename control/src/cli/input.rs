@@ -47,7 +47,7 @@ impl Input {
         match self {
             Self::Manifests(files) => {
                 let loaded = files.load()?;
-                Ok(Cluster { state: loaded.state, problems: loaded.problems })
+                Ok(Cluster { state: loaded.state, problems: loaded.problems, ..Cluster::default() })
             }
             Self::Api(source) => {
                 let mut say_at = Instant::now() + SAY_EVERY;

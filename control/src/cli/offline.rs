@@ -34,7 +34,8 @@ pub(crate) fn inspection(arguments: &ArgMatches) -> anyhow::Result<(Inspection, 
 /// The node that the settings describe, and what is worth saying about how it was found.
 pub(crate) fn node(arguments: &ArgMatches) -> anyhow::Result<(Node, Vec<String>)> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
-    let Cluster { state, mut problems } = Input::open(&config, Arc::default())?.read_untouched(&config)?;
+    let Cluster { state, mut problems, .. } =
+        Input::open(&config, Arc::default())?.read_untouched(&config)?;
     let mut notes = Vec::new();
     let host = Host::observe()?;
     let (settings, found) = if is_this_host(&state, &config, &host) {

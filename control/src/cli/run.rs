@@ -8,6 +8,7 @@ pub(super) mod platform;
 mod readings;
 mod record;
 mod reload;
+mod saving;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,13 +29,20 @@ use windlass_dataplane::tables::TableSet;
 use self::drops::DropLog;
 use self::follow::Followed;
 use self::inspect::Known;
+use self::platform::Running;
 use self::reload::Reload;
+use self::saving::Saving;
 
-/// Runs until SIGINT or SIGTERM, and undoes what it made.
-pub(super) fn run(arguments: &ArgMatches) -> anyhow::Result<()> {
+/// Runs as the command line says.
+pub(super) fn begin(arguments: &ArgMatches) -> anyhow::Result<()> {
     let config = Config::new(&Settings::from_matches(arguments)?, system::node_name)?;
-    super::log::start(&config);
-    match forward(&config) {
+    super::log::start(&config)?;
+    run(&config)
+}
+
+/// Runs until SIGINT or SIGTERM, or until the service is stopped, and undoes what it made.
+pub(super) fn run(config: &Config) -> anyhow::Result<()> {
+    match forward(config) {
         Err(error) if matches!(error.downcast_ref(), Some(SourceError::Interrupted)) => {
             tracing::info!("{error}");
             Ok(())
@@ -50,9 +58,9 @@ fn forward(config: &Config) -> anyhow::Result<()> {
     let Prepared { host, compiler, update, known } = prepare(config, cluster)?;
     followed.register(&known.current(), || !signals.have_come())?;
     let admin = Admin::bind(config.metrics, config.health, &config.admin_socket)?;
-    let mut running =
-        platform::start(config, &known.current().settings, update.draft.tables(), known.clone())?;
+    let mut running = start(config, &known, &update)?;
     followed.announce(&known.current());
+    let saving = Saving::start(running.saved(config, known.clone())).context("cannot start a thread")?;
     let mut reload = Reload::new(config, host, followed, compiler, known);
     let admin = admin.serve(running.readings(reload.record())).context("cannot start the admin thread")?;
     tracing::info!(node = config.node, device = config.device, "forwarding");
@@ -62,14 +70,31 @@ fn forward(config: &Config) -> anyhow::Result<()> {
         running.reap();
         running.look_for_pods();
         drops.look(Instant::now(), |reason| running.dropped(reason));
-        running.is_well()
+        running.is_well() && reload.is_ours()
     });
+    let is_ours = reload.is_ours();
     match ended {
         Some(signal) => tracing::info!("{signal}: stopping"),
-        None => tracing::error!("a worker has ended: stopping"),
+        None if is_ours => tracing::error!("a worker has ended: stopping"),
+        None => {}
     }
     drop(admin);
-    running.stop()
+    let stopped = running.stop();
+    // Once no worker changes them any more.
+    drop(saving);
+    anyhow::ensure!(is_ours, ANOTHER_NODE);
+    stopped
+}
+
+const ANOTHER_NODE: &str = "this node has joined the cluster anew since it last ran, with another UID or podCIDR: what \
+     was remembered of it is discarded; start again";
+
+/// Starts what forwards, with the connections that the last run has left.
+fn start(config: &Config, known: &Known, update: &Update) -> anyhow::Result<Running> {
+    let origin = known.current();
+    let remembered = saving::remembered(config, &origin);
+    let tables = update.draft.tables();
+    platform::start(config, &origin.settings, tables, known.clone(), remembered.as_ref())
 }
 
 /// What was read before anything was touched.

@@ -31,9 +31,15 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_WAIT", value_name = "SECONDS", hide_env_values = true)]
     wait: Option<String>,
 
-    /// Folder for what outlives a run: the VTEPs' MACs [default: /var/lib/windlass]
+    /// Folder for what outlives a run: MACs, the cluster, connections [default: /var/lib/windlass, on Windows
+    /// %ProgramData%\windlass]
     #[arg(long, env = "WINDLASS_STATE_DIR", value_name = "PATH", hide_env_values = true)]
     state_dir: Option<String>,
+
+    /// Leave device, routes and rules standing at exit for the next run or `windlass cleanup` [default: false]
+    #[arg(long, env = "WINDLASS_PERSIST", value_name = "BOOL", num_args = 0..=1,
+        default_missing_value = "true", hide_env_values = true)]
+    persist: Option<String>,
 
     /// File written for the flannel CNI plugin, or "off" [default: /run/flannel/subnet.env]
     #[arg(long, env = "WINDLASS_SUBNET_ENV", value_name = "PATH", hide_env_values = true)]
@@ -91,6 +97,10 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_LOG_FORMAT", value_name = "FORMAT", hide_env_values = true)]
     log_format: Option<String>,
 
+    /// Write log lines into this file, which begins anew at 10 MiB, not to standard error
+    #[arg(long, env = "WINDLASS_LOG_FILE", value_name = "FILE", hide_env_values = true)]
+    log_file: Option<String>,
+
     /// UDP source ports to send from [default: 16]
     #[arg(long, env = "WINDLASS_SOURCE_PORTS", value_name = "N", hide_env_values = true)]
     source_ports: Option<String>,
@@ -103,6 +113,11 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_STRICT_VXLAN", value_name = "BOOL", num_args = 0..=1,
         default_missing_value = "true", hide_env_values = true)]
     strict_vxlan: Option<String>,
+
+    /// Deliver what inner frames with a VLAN tag carry, without the tag, instead of dropping them [default: false]
+    #[arg(long, env = "WINDLASS_ACCEPT_INNER_VLAN", value_name = "BOOL", num_args = 0..=1,
+        default_missing_value = "true", hide_env_values = true)]
+    accept_inner_vlan: Option<String>,
 
     /// Accept VXLAN from addresses that are no node's [default: false]
     #[arg(long, env = "WINDLASS_ALLOW_UNKNOWN_VTEPS", value_name = "BOOL", num_args = 0..=1,
@@ -160,11 +175,12 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 34] = [
+pub const NAMES: [&str; 37] = [
     "manifests",
     "kubeconfig",
     "wait",
     "state-dir",
+    "persist",
     "subnet-env",
     "node",
     "underlay-addr",
@@ -179,9 +195,11 @@ pub const NAMES: [&str; 34] = [
     "health",
     "admin-socket",
     "log-format",
+    "log-file",
     "source-ports",
     "ring-capacity",
     "strict-vxlan",
+    "accept-inner-vlan",
     "allow-unknown-vteps",
     "dscp",
     "annotation-prefix",
@@ -262,6 +280,16 @@ impl Settings {
                 settings.values.insert(name, (values.cloned().collect(), origin));
             }
         }
+        Ok(settings)
+    }
+
+    /// The settings of a file alone, without command line or environment.
+    ///
+    /// # Errors
+    /// As [`Settings::from_matches`].
+    pub fn from_file(file: &Path) -> Result<Self, ConfigError> {
+        let mut settings = Self::default();
+        settings.add_file(file)?;
         Ok(settings)
     }
 

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::tables::{ForwardingTables, NextHop, WhenEmpty};
+use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::vxlan::Vni;
 
 use super::{Inspection, Origin, explain};
@@ -175,7 +176,7 @@ impl Tables {
         let (tables, origin) = (&*inspection.tables, &*inspection.origin);
         Self {
             local: local(tables, origin),
-            fdb: fdb(tables),
+            fdb: fdb(tables, inspection.now),
             neighbors: neighbors(tables),
             routes: routes(tables),
             services: services(tables, origin),
@@ -212,7 +213,7 @@ fn local(tables: &ForwardingTables, origin: &Origin) -> LocalRow {
     }
 }
 
-fn fdb(tables: &ForwardingTables) -> Vec<FdbRow> {
+fn fdb(tables: &ForwardingTables, now: Instant) -> Vec<FdbRow> {
     let row = |(vni, mac, vtep): (Vni, windlass_dataplane::wire::ethernet::Mac, &std::sync::Arc<_>)| {
         let vtep: &windlass_dataplane::tables::RemoteVtep = vtep;
         FdbRow {
@@ -221,7 +222,7 @@ fn fdb(tables: &ForwardingTables) -> Vec<FdbRow> {
             node: vtep.node.clone(),
             vtep: vtep.addr,
             prefixes: vtep.prefixes.clone(),
-            path_mtu: vtep.path_mtu.get(),
+            path_mtu: vtep.path_mtu.get(now),
         }
     };
     let mut rows: Vec<_> = tables.fdb().iter().map(row).collect();

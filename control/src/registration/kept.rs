@@ -11,12 +11,26 @@ use super::Vteps;
 use crate::cluster::Node;
 use crate::system;
 
-/// The VTEPs' MACs, and whose they are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+/// Whose something is that was kept: another node's is of no use, nor is that of another podCIDR.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
     node: String,
     uid: Option<String>,
     pod_cidrs: Vec<IpNet>,
+}
+
+impl Owner {
+    /// That node, as it is.
+    pub fn of(name: &str, node: &Node) -> Self {
+        Self { node: name.to_owned(), uid: node.uid.clone(), pod_cidrs: node.pod_cidrs.clone() }
+    }
+}
+
+/// The VTEPs' MACs, and whose they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    #[serde(flatten)]
+    owner: Owner,
     vtep_mac: Option<String>,
     vtep_mac_v6: Option<String>,
 }
@@ -25,9 +39,7 @@ impl Kept {
     /// What is to be kept of that node.
     pub fn new(name: &str, node: &Node, vteps: Vteps) -> Self {
         Self {
-            node: name.to_owned(),
-            uid: node.uid.clone(),
-            pod_cidrs: node.pod_cidrs.clone(),
+            owner: Owner::of(name, node),
             vtep_mac: vteps.mac_v4.map(|mac| mac.to_string()),
             vtep_mac_v6: vteps.mac_v6.map(|mac| mac.to_string()),
         }
@@ -45,7 +57,7 @@ impl Kept {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|error| format!("{} cannot be read ({error}) and is discarded", file.display()))?,
         };
-        let is_ours = kept.node == name && kept.uid == node.uid && kept.pod_cidrs == node.pod_cidrs;
+        let is_ours = kept.owner == Owner::of(name, node);
         is_ours.then_some(Some(kept)).ok_or_else(|| {
             format!("{} is of another node, or of another podCIDR, and is discarded", file.display())
         })

@@ -18,7 +18,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ::kube::core::NamespaceResourceScope;
 use ::kube::{Api, Client, Resource};
@@ -33,13 +33,13 @@ use tokio::task::AbortHandle;
 pub use self::access::{Access, AccessError};
 pub use self::failure::Failure;
 pub use self::follow::Patience;
-pub use self::kind::Kind;
+pub use self::kind::{FOLLOW, Kind, PATCH, PATCHED};
 
 use self::failure::Request;
 use self::follow::{Event, Followed, Listener};
 use self::kind::FLANNEL_CONFIG;
 use self::mirror::{Mirror, Mirrored};
-use super::Cluster;
+use super::{Changes, Cluster, MAX_TRIGGERS};
 use crate::cluster::Problem;
 
 /// How long changes are gathered before they are told: a rollout changes many objects at once.
@@ -105,6 +105,7 @@ struct Known {
     /// Whether the mirror has changed since it was last taken.
     is_fresh: bool,
     kinds: BTreeMap<Kind, Progress>,
+    changes: Changes,
 }
 
 /// How far a kind has come.
@@ -138,6 +139,7 @@ impl ApiSource {
             mirror: Mirror::new(prefix),
             is_fresh: false,
             kinds: Kind::ALL.map(|kind| (kind, Progress::default())).into(),
+            changes: Changes::default(),
         };
         let shared = Arc::new(Shared {
             known: Mutex::new(known),
@@ -202,12 +204,12 @@ impl ApiSource {
         }
     }
 
-    /// How long ago the kind was last heard of that has been silent for longest; none while one was never heard
-    /// of. A server that has nothing to say sends a bookmark about once a minute.
-    pub fn staleness(&self) -> Option<Duration> {
+    /// How long ago each kind that has been listed was last heard of. A server that has nothing to say sends a
+    /// bookmark about once a minute.
+    pub fn staleness(&self) -> Vec<(Kind, Duration)> {
         let known = self.shared.lock();
-        let listed = known.kinds.values().filter(|progress| progress.is_listed);
-        listed.filter_map(|progress| progress.heard_at).min().map(|at| at.elapsed())
+        let listed = known.kinds.iter().filter(|(_, progress)| progress.is_listed);
+        listed.filter_map(|(kind, progress)| Some((*kind, progress.heard_at?.elapsed()))).collect()
     }
 
     /// The cluster and what of it cannot be used, if it has changed since it was last taken and all of it is
@@ -219,7 +221,8 @@ impl ApiSource {
         }
         let mut problems = known.mirror.problems();
         problems.extend(known.withheld());
-        Some(Cluster { state: known.mirror.state(), problems })
+        let changes = std::mem::take(&mut known.changes);
+        Some(Cluster { state: known.mirror.state(), problems, changes })
     }
 }
 
@@ -256,6 +259,19 @@ impl Known {
         withheld.filter_map(|(kind, progress)| {
             Some(Problem::new(kind.to_string(), progress.failure.as_ref()?.to_string()))
         })
+    }
+}
+
+impl Changes {
+    fn count(&mut self, kind: Kind, trigger: Option<SystemTime>) {
+        match kind {
+            Kind::Service => self.services += 1,
+            Kind::EndpointSlice => self.endpoint_slices += 1,
+            _ => {}
+        }
+        if self.triggers.len() < MAX_TRIGGERS {
+            self.triggers.extend(trigger);
+        }
     }
 }
 
@@ -332,8 +348,12 @@ impl Following<'_> {
 impl<K: Mirrored> Listener<K> for Following<'_> {
     fn heard(&mut self, event: Event<K>) {
         let is_list = matches!(event, Event::Listed(_));
+        let trigger = event.applied().and_then(Mirrored::triggered_at);
         let mut known = self.shared.lock();
         let mut has_changed = known.mirror.take(self.kind, event);
+        if has_changed {
+            known.changes.count(self.kind, trigger);
+        }
         let progress = known.kinds.entry(self.kind).or_default();
         progress.heard_at = Some(Instant::now());
         let has_failed = progress.failure.take().is_some();

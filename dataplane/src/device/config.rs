@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Waker, WorkerIo};
+use super::{DeviceKeeper, Waker, WorkerIo};
 
 /// Source ports of sent datagrams unless configured: enough for receive-side scaling and ECMP to spread flows.
 pub const DEFAULT_SOURCE_PORTS: usize = 16;
@@ -39,6 +39,8 @@ pub struct DeviceConfig {
     pub ring_capacity: u32,
     /// Which ways to handle several packets at once may be used.
     pub offloads: Offloads,
+    /// Whether the device is to be had as one that can be kept; Linux only.
+    pub persist: bool,
 }
 
 /// Ways to handle several packets at once, each used where the system agrees.
@@ -86,6 +88,7 @@ impl DeviceConfig {
             socket_buffer_len: DEFAULT_SOCKET_BUFFER_LEN,
             ring_capacity: DEFAULT_RING_CAPACITY,
             offloads: Offloads::default(),
+            persist: false,
         }
     }
 }
@@ -130,6 +133,8 @@ pub struct Opened {
     pub source_ports: Vec<u16>,
     /// What the device and sockets can do, one line each, for the log.
     pub facts: Vec<String>,
+    /// What makes the device outlive this process, where that was asked for and can be.
+    pub keeper: Option<DeviceKeeper>,
 }
 
 /// Why a device or a socket could not be opened: what it is about, and what to do.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{SendReport, UnderlaySocket};
+use super::{SendReport, TooLong, UnderlaySocket};
 use crate::packet::{Datagram, DatagramBatch, PacketPool};
 
 /// The socket pools of the families this node has an underlay address of.
@@ -61,6 +61,10 @@ impl<U: UnderlaySocket> UnderlaySocket for DualStack<U> {
                 })
                 .sum(),
         }
+    }
+
+    fn next_too_long(&mut self) -> Option<TooLong> {
+        [&mut self.v4, &mut self.v6].into_iter().flatten().find_map(U::next_too_long)
     }
 }
 

@@ -44,6 +44,9 @@ impl PodTuning {
         Ok(())
     }
 
+    /// Leaves everything as it is.
+    pub fn keep(self) {}
+
     /// Puts nothing back.
     ///
     /// # Errors
@@ -59,4 +62,26 @@ impl PodTuning {
     pub fn sweep(_state_file: &Path) -> Result<(), LinkError> {
         Ok(())
     }
+}
+
+/// Lets the overlay device outlive this process: there is no such thing here.
+#[derive(Debug)]
+pub enum DeviceKeeper {}
+
+impl DeviceKeeper {
+    /// Keeps nothing.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn keep(self) -> Result<(), LinkError> {
+        match self {}
+    }
+}
+
+/// Removes what runs have left on this host: nothing, everything goes with its process.
+///
+/// # Errors
+/// Never.
+pub fn cleanup(_state_file: &Path) -> Result<Vec<String>, LinkError> {
+    Ok(Vec::new())
 }

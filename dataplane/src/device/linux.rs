@@ -3,9 +3,11 @@
 mod affinity;
 mod capture;
 mod control;
+mod errors;
 mod ethtool;
 mod host;
 mod joined;
+mod leftover;
 mod links;
 mod messages;
 mod netlink;
@@ -32,6 +34,7 @@ use super::virtio;
 
 pub use affinity::{stay_on, usable_cpus};
 pub use host::HostState;
+pub use leftover::{DeviceKeeper, cleanup};
 pub use links::{default_route_interface, local_addresses};
 pub use open::open;
 pub use pods::PodTuning;

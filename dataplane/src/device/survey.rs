@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::host::LocalAddress;
+use super::host::{Family, LocalAddress};
 
 /// Something that was looked at, or why it could not be seen.
 pub type Seen<T> = Result<T, String>;
@@ -18,8 +18,8 @@ pub struct Survey {
     pub net_admin: Seen<bool>,
     /// Whether the TUN driver is there.
     pub tun: Seen<bool>,
-    /// Whether wintun.dll can be used, or what is wrong and what to do; `None` where Windows' driver has no place.
-    pub wintun: Option<Result<(), String>>,
+    /// What only Windows has; `None` elsewhere.
+    pub windows: Option<WindowsSurvey>,
     /// Whether the program nft is there.
     pub nft: Seen<bool>,
     /// All nftables rules, those of iptables-nft among them, as `nft -j list ruleset` prints them.
@@ -50,6 +50,41 @@ pub struct Survey {
     pub clock: i64,
 }
 
+/// What only a Windows host has.
+#[derive(Clone, Debug)]
+pub struct WindowsSurvey {
+    /// Whether wintun.dll can be used, or what is wrong and what to do.
+    pub wintun: Result<(), String>,
+    /// Who has each UDP port that is bound.
+    pub udp_holders: Seen<BTreeMap<u16, String>>,
+    /// The networks of the Host Networking Service, as it prints them: JSON.
+    pub hns_networks: Seen<String>,
+    /// Which interfaces forward.
+    pub forwarding: Seen<Vec<SurveyedForwarding>>,
+    /// The firewall.
+    pub firewall: Seen<FirewallSurvey>,
+}
+
+/// Whether an interface forwards packets of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedForwarding {
+    /// The interface's name.
+    pub interface: String,
+    /// The family.
+    pub family: Family,
+    /// Whether it does.
+    pub is_on: bool,
+}
+
+/// What Windows' firewall is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FirewallSurvey {
+    /// The profiles that it is on for: domain, private, public.
+    pub active: Vec<&'static str>,
+    /// Its rules as its service keeps them (MS-FASP 2.2.19): `v2.30|Action=Allow|Dir=In|Protocol=17|...|`.
+    pub rules: Vec<String>,
+}
+
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SurveyedLink {
@@ -65,6 +100,8 @@ pub struct SurveyedLink {
     pub vxlan_vni: Option<u32>,
     /// The UDP port of a vxlan device.
     pub vxlan_port: Option<u16>,
+    /// Whether it is our device, left standing by a run that has ended.
+    pub kept: bool,
     /// Those of [`OFFLOADS`] that it tells of, by name.
     pub offloads: Vec<(&'static str, OffloadState)>,
 }

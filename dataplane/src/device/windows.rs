@@ -6,7 +6,13 @@
 //! Not here: several workers.
 
 mod control;
+mod dynamic;
 mod elevation;
+mod event_log;
+mod firewall;
+mod forwarding;
+mod hns;
+mod holders;
 mod ip_helper;
 mod library;
 mod link;
@@ -18,6 +24,7 @@ mod single;
 mod sockaddr;
 mod socket;
 mod survey;
+mod system_folder;
 mod tables;
 mod udp;
 mod wait;
@@ -26,9 +33,11 @@ mod wintun;
 
 use std::sync::Arc;
 
+pub use event_log::{EventKind, EventSource};
 pub use link::{HostState, default_route_interface, local_addresses, managed_by, probe_vxlan_port};
 pub use security::restrict_to_administrators;
 pub use survey::survey;
+pub use system_folder::system_folder;
 
 use super::config::{DeviceConfig, DeviceError, Opened, TunnelGsoMode};
 use super::dual_stack::DualStack;
@@ -68,6 +77,7 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     let underlay = DualStack::new(v4, v6);
     let worker = WorkerIo { overlay: Box::new(overlay), underlay: Box::new(underlay), wait: Box::new(wait) };
     Ok(Opened {
+        keeper: None,
         workers: vec![worker],
         wakers: vec![waker],
         device: config.name.clone(),

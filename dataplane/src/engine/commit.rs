@@ -35,6 +35,9 @@ pub fn commit(
         Tracked::No => {}
         Tracked::Known(connection, direction) => {
             connections.advance(connection, *direction, flags, now, worker);
+            if !connection.is_live() {
+                return Err(NotCommitted::DecideAgain);
+            }
         }
         Tracked::New(connection, affinity) => {
             connections.insert(connection, worker).map_err(|error| match error {

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use super::decide::{self, Ingress};
 use super::flows::Action;
+use super::held::Side;
 use super::observe::{Observer, Silent, Step};
 use super::templates::WayIn;
 use super::verdict::DropReason;
-use super::{Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, segments, translate_error};
+use super::{Engine, Outbox, PREFETCH_AHEAD, Resolved, Settings, mss, segments, translate_error};
 use crate::flow_cache::TO_OVERLAY;
 use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -41,9 +42,26 @@ impl Engine {
                 self.decap_packet(&tables, pool, packet, &outer, now, out);
             }
         }
+        if self.held.is_any_ready() {
+            self.decap_released(&tables, pool, now, out);
+        }
     }
 
-    #[inline]
+    /// Fragments that were held, whose first one has come with this batch.
+    #[cold]
+    fn decap_released(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        while let Some((Side::Underlay(outer), packet)) = self.next_released(pool) {
+            self.decap_packet(tables, pool, packet, &outer, now, out);
+        }
+    }
+
+    #[inline(always)]
     fn decap_packet(
         &mut self,
         tables: &ForwardingTables,
@@ -67,11 +85,11 @@ impl Engine {
         mend_superpacket(pool, &mut packet, &inner, tables.local().overlay_mtu);
         let segments = segments(&packet, &inner);
         self.counters.underlay.received.add(segments);
-        if frame.reserved_bits {
-            if self.settings.strict_reserved_bits {
-                return self.counters.count_drop(DropReason::VxlanReservedBits, segments);
+        if frame.is_odd() {
+            if let Some(reason) = frame.refusal(&self.settings) {
+                return self.counters.count_drop(reason, segments);
             }
-            self.counters.reserved_bits.add(segments);
+            self.counters.reserved_bits.add(if frame.reserved_bits { segments } else { 0 });
         }
 
         // 2. Is it for us, and from whom it claims to be? A way in that passed before is known by number; the
@@ -82,10 +100,11 @@ impl Engine {
         let action = match known.and_then(|id| self.cached(tables, &inner, id, now)) {
             Some(place) => self.flows.at(place),
             None => match self.decap_undecided(tables, pool, &packet, &inner, (&frame, outer), now) {
-                Ok(action) => {
+                Ok(Some(action)) => {
                     decided = action;
                     decided.as_ref()
                 }
+                Ok(None) => return,
                 Err(reason) => return self.counters.count_drop(reason, segments),
             },
         };
@@ -103,7 +122,8 @@ impl Engine {
         out.packets.push(packet);
     }
 
-    /// The slow path: every check of where the packet comes from, and what the tables say.
+    /// The slow path: every check of where the packet comes from, and what the tables say; `None` for a packet that is
+    /// held.
     #[cold]
     fn decap_undecided(
         &mut self,
@@ -113,20 +133,31 @@ impl Engine {
         inner: &InnerPacket,
         (frame, outer): (&Frame, &OuterHeader),
         now: Instant,
-    ) -> Result<Action, DropReason> {
+    ) -> Result<Option<Action>, DropReason> {
         admit(tables, &self.settings, frame, outer, inner, &mut Silent)?;
         // A VTEP that is merely tolerated has no entry whose change would make its flows stale.
         let is_known = !tables.fdb().sources(frame.vni, outer.source).is_empty();
         let id = is_known.then(|| self.templates.intern_ingress(frame.way_in(outer)));
         let ingress = Ingress::Underlay { vni: frame.vni, source: outer.source };
-        let related = self.related(pool.bytes(packet), inner, now);
+        let mut payload = *packet;
+        pool.push(&mut payload, frame.ip_offset);
+        let side = Side::Underlay(*outer);
+        if self.holds(inner, pool.bytes(packet), side, pool.bytes(&payload), now) {
+            self.counters.underlay.received.take_back(1);
+            self.counters.reserved_bits.take_back(u64::from(frame.reserved_bits));
+            return Ok(None);
+        }
+        let related = self.related(pool.bytes(packet), inner, now)?;
         match self.resolve(tables, inner, &related, ingress, id, now) {
-            Resolved::Forward(action) => Ok(action),
+            Resolved::Forward(action) => {
+                mss::clamp(pool, packet, inner, mtu_back(tables, frame.vni, outer.source, now));
+                Ok(Some(action))
+            }
             Resolved::ForwardError(translation, action) => {
                 if action.as_ref().template() == TO_OVERLAY {
                     translate_error(pool, packet, inner, &related, &translation);
                 }
-                Ok(action)
+                Ok(Some(action))
             }
             Resolved::Drop(reason) => Err(reason),
             Resolved::EchoReply | Resolved::Reject(_) => Err(DropReason::DestinationNotLocal),
@@ -159,7 +190,7 @@ pub struct Frame {
     /// Inner Ethernet destination.
     pub dst_mac: Mac,
     is_v4: bool,
-    /// Where the inner IP header begins; an 802.1Q tag is skipped (RFC 7348 section 6.1).
+    /// Where the inner IP header begins, behind an 802.1Q tag if there is one.
     pub ip_offset: usize,
 }
 
@@ -192,6 +223,24 @@ impl Frame {
         Ok(Self { vni, reserved_bits, dst_mac: frame.dst(), is_v4, ip_offset })
     }
 
+    /// Whether it has anything that a sender should not put into it, and a deployment may refuse.
+    #[inline]
+    fn is_odd(&self) -> bool {
+        self.reserved_bits || self.ip_offset != FRAME_OFFSET
+    }
+
+    /// Why a deployment wants no such frames: reserved bits, if the setting is strict (RFC 7348 section 5 says to ignore
+    /// them), and an inner VLAN tag (section 6.1), unless tags are to be passed over.
+    pub fn refusal(&self, settings: &Settings) -> Option<DropReason> {
+        if self.reserved_bits && settings.strict_reserved_bits {
+            Some(DropReason::VxlanReservedBits)
+        } else if self.ip_offset != FRAME_OFFSET && !settings.accept_inner_vlan {
+            Some(DropReason::InnerVlan)
+        } else {
+            None
+        }
+    }
+
     fn way_in(&self, outer: &OuterHeader) -> WayIn {
         WayIn { vni: self.vni, source: outer.source, dst_mac: self.dst_mac }
     }
@@ -210,6 +259,13 @@ impl Frame {
         let read = inner.read(bytes).is_ok() && inner.flow.src.is_ipv4() == self.is_v4;
         read.then_some(()).ok_or(DropReason::Malformed)
     }
+}
+
+/// The longest inner packet that fits on the way back to a sender.
+fn mtu_back(tables: &ForwardingTables, vni: Vni, source: IpAddr, now: Instant) -> u32 {
+    let overlay_mtu = tables.local().overlay_mtu;
+    let vteps = tables.fdb().sources(vni, source).iter();
+    vteps.map(|vtep| vtep.inner_mtu(overlay_mtu, now)).min().unwrap_or(overlay_mtu)
 }
 
 /// Every check of a packet from the underlay that looks at addresses: network, sender, inner MAC, inner source

@@ -9,7 +9,7 @@ use super::observe::{Observer, Step};
 use super::verdict::{DropReason, Egress, Encapsulation, Verdict};
 use crate::flow_cache::Dependencies;
 use crate::lb::conntrack::{Connection, Conntrack, FlowDirection};
-use crate::lb::fragment::FragmentKey;
+use crate::lb::fragment::{FragmentKey, Piece};
 use crate::lb::icmp_error::ErrorTranslation;
 use crate::lb::rewrite::Rewrite;
 use crate::tables::{Entry, ForwardingTables, NextHop, Service, Vip, WhenEmpty};
@@ -78,7 +78,7 @@ pub enum Related {
     /// An ICMP error quotes another packet.
     Quotes(Quoted),
     /// A first fragment: the later ones will have no ports.
-    Begins(FragmentKey),
+    Begins(FragmentKey, Piece),
     /// A later fragment of a packet whose first one belonged to a connection.
     PartOf(Arc<Connection>, FlowDirection),
 }
@@ -114,7 +114,7 @@ pub fn decide<O: Observer>(
             None => decider.decide(),
         },
         Related::PartOf(connection, direction) => decider.follow(Arc::clone(connection), *direction),
-        Related::Nothing | Related::Begins(_) => decider.decide(),
+        Related::Nothing | Related::Begins(..) => decider.decide(),
     };
     let verdict = verdict.unwrap_or_else(Verdict::from);
     if let Verdict::Drop(reason) | Verdict::Reject(reason) = &verdict {
@@ -248,11 +248,11 @@ impl<O: Observer> Decider<'_, O> {
     fn balance(&mut self) -> Outcome {
         let packet = self.packet;
         if packet.fragment == Fragment::Later {
-            return dropped(DropReason::ServiceFragment);
+            return dropped(DropReason::FragmentAlone);
         }
         match packet.l4 {
             L4::EchoRequest if packet.fragment == Fragment::Whole => return Ok(Verdict::EchoReply),
-            L4::EchoRequest => return dropped(DropReason::ServiceFragment),
+            L4::EchoRequest => return dropped(DropReason::FragmentAlone),
             L4::Tcp { .. } | L4::Udp => {}
             L4::EchoReply | L4::IcmpError | L4::Icmp | L4::Other => {
                 return dropped(DropReason::UnsupportedProtocol);

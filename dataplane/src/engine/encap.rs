@@ -3,10 +3,11 @@
 
 use super::decide::Ingress;
 use super::flows::Action;
+use super::held::Side;
 use super::respond::Answer;
 use super::templates::Template;
 use super::verdict::DropReason;
-use super::{Dscp, Engine, Outbox, PREFETCH_AHEAD, Resolved, segments, translate_error};
+use super::{Dscp, Engine, Outbox, PREFETCH_AHEAD, Resolved, mss, segments, translate_error};
 use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{Datagram, PacketBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -24,11 +25,29 @@ impl Engine {
             if let Some(later) = packets.get(index + PREFETCH_AHEAD) {
                 self.flows.prefetch(pool.bytes(later));
             }
+            self.counters.overlay.received_bytes.add(packet.len() as u64);
             self.encap_packet(&tables, pool, *packet, now, out);
+        }
+        if self.held.is_any_ready() {
+            self.encap_released(&tables, pool, now, out);
         }
     }
 
-    #[inline]
+    /// Fragments that were held, whose first one has come with this batch.
+    #[cold]
+    fn encap_released(
+        &mut self,
+        tables: &ForwardingTables,
+        pool: &mut PacketPool,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        while let Some((Side::Overlay, packet)) = self.next_released(pool) {
+            self.encap_packet(tables, pool, packet, now, out);
+        }
+    }
+
+    #[inline(always)]
     fn encap_packet(
         &mut self,
         tables: &ForwardingTables,
@@ -38,7 +57,6 @@ impl Engine {
         out: &mut Outbox,
     ) {
         // 1. Every length is checked once; what follows cannot run off the end.
-        self.counters.overlay.received_bytes.add(packet.len() as u64);
         let mut inner = InnerPacket::default();
         if inner.read(pool.bytes(&packet)).is_err() {
             self.counters.overlay.received.add(1);
@@ -69,7 +87,7 @@ impl Engine {
         };
 
         // 3. Too long for the path: the sender is told while the packet is still as it sent it.
-        if let Some(mtu) = exceeded_mtu(tables, template, &packet, &inner) {
+        if let Some(mtu) = exceeded_mtu(tables, template, &packet, &inner, now) {
             let source = tables.local().source_vip(inner.flow.src);
             self.respond(pool, &packet, &inner, Answer::TooBig { source, mtu }, now, out);
             let told = inner.dont_fragment;
@@ -98,10 +116,22 @@ impl Engine {
         now: Instant,
         out: &mut Outbox,
     ) -> Option<Action> {
-        let related = self.related(pool.bytes(packet), inner, now);
-        let reason =
-            match self.resolve(tables, inner, &related, Ingress::Overlay, Some(IngressId::OVERLAY), now) {
-                Resolved::Forward(action) => return Some(action),
+        let bytes = pool.bytes(packet);
+        if self.holds(inner, bytes, Side::Overlay, bytes, now) {
+            self.counters.overlay.received.take_back(1);
+            return None;
+        }
+        let id = Some(IngressId::OVERLAY);
+        let reason = match self.related(pool.bytes(packet), inner, now) {
+            Err(reason) => reason,
+            Ok(related) => match self.resolve(tables, inner, &related, Ingress::Overlay, id, now) {
+                Resolved::Forward(action) => {
+                    if let Some(template) = self.templates.get(action.as_ref().template()) {
+                        let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu, now);
+                        mss::clamp(pool, packet, inner, mtu);
+                    }
+                    return Some(action);
+                }
                 Resolved::ForwardError(translation, action) => {
                     translate_error(pool, packet, inner, &related, &translation);
                     return Some(action);
@@ -116,7 +146,8 @@ impl Engine {
                     reason
                 }
                 Resolved::Drop(reason) => reason,
-            };
+            },
+        };
         self.counters.count_drop(reason, segments(packet, inner));
         None
     }
@@ -146,8 +177,9 @@ fn exceeded_mtu(
     template: &Template,
     packet: &PacketBuf,
     inner: &InnerPacket,
+    now: Instant,
 ) -> Option<u32> {
-    let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu);
+    let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu, now);
     let headers_len = u32::from(inner.l4_offset) + u32::from(inner.l4_header_len);
     let wire_len = match packet.segment_len {
         0 => inner.total_len,

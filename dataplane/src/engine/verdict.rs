@@ -6,6 +6,7 @@ pub use crate::drop_reason::DropReason;
 use crate::lb::icmp_error::ErrorTranslation;
 use crate::lb::rewrite::Rewrite;
 use crate::tables::fdb::PathMtu;
+use crate::time::Instant;
 use crate::wire::ethernet::Mac;
 use crate::wire::vxlan::Vni;
 
@@ -59,16 +60,9 @@ pub struct Encapsulation {
 }
 
 impl Encapsulation {
-    /// The longest inner IP packet in bytes that fits: the device's MTU, or what was learned of the path.
-    pub fn inner_mtu(&self, overlay_mtu: u32) -> u32 {
-        let outer_len = if self.remote.is_ipv4() { OUTER_V4_LEN } else { OUTER_V6_LEN };
-        let path = self.path_mtu.get().map(|mtu| mtu.saturating_sub(outer_len));
-        path.unwrap_or(u32::MAX).min(overlay_mtu)
+    /// The longest inner IP packet in bytes that fits at `now`.
+    #[inline]
+    pub fn inner_mtu(&self, overlay_mtu: u32, now: Instant) -> u32 {
+        self.path_mtu.inner_mtu(self.remote, overlay_mtu, now)
     }
 }
-
-/// Outer IPv4, UDP, VXLAN and inner Ethernet, in bytes.
-const OUTER_V4_LEN: u32 = 20 + 8 + 8 + 14;
-
-/// The same with outer IPv6.
-const OUTER_V6_LEN: u32 = 40 + 8 + 8 + 14;

@@ -4,14 +4,17 @@
 //! up on a flow-cache miss only. No two shard locks are held together. Expiry goes by queues of due ticks, one
 //! per worker, so that a sweep costs what is due and not what is there.
 
-use std::collections::BTreeMap;
+mod saved;
+
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashbrown::hash_table::Entry;
 
+use super::direct_flows::DirectFlows;
+use super::due_queue::DueQueue;
 use super::flow_index::{FlowIndex, Indexed};
 use super::sharded::Sharded;
 use super::tcp_state::TcpState;
@@ -19,6 +22,7 @@ use crate::time::Instant;
 use crate::wire::flow::{FlowKey, Protocol, Vip};
 use crate::wire::tcp::ACK;
 
+pub use self::saved::{SavedAffinity, SavedConnection};
 pub use super::tcp_state::FlowDirection;
 
 /// RFC 4787 REQ-5 recommends 5 minutes.
@@ -88,12 +92,12 @@ impl Connection {
 
     /// Whether it still stands in the table.
     pub fn is_live(&self) -> bool {
-        self.stage.load(Ordering::Acquire) == LIVE
+        self.stage.load(Ordering::SeqCst) == LIVE
     }
 
     /// The tick of its last packet.
     pub fn last_seen_tick(&self) -> u32 {
-        self.last_seen.load(Ordering::Relaxed)
+        self.last_seen.load(Ordering::SeqCst)
     }
 
     /// The tick of its first packet.
@@ -113,9 +117,10 @@ impl Connection {
             || !matches!(self.tcp_state(), TcpState::Opening | TcpState::Replied | TcpState::Reset)
     }
 
-    /// Traffic without a flag that matters: refreshes the timer.
+    /// Traffic without a flag that matters: refreshes the timer. Whether the connection was still live is to be asked
+    /// afterwards.
     pub fn touch(&self, direction: FlowDirection, tick: u32) {
-        self.last_seen.store(tick, Ordering::Relaxed);
+        self.last_seen.store(tick, Ordering::SeqCst);
         if direction == FlowDirection::Reply {
             self.replied.store(true, Ordering::Relaxed);
         }
@@ -126,6 +131,19 @@ impl Connection {
                 self.tcp_state.store(after as u8, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether a reminder of `tick` says nothing any more.
+    fn is_stale(&self, tick: u32) -> bool {
+        !self.is_live() || self.due.load(Ordering::Relaxed) != tick
+    }
+
+    /// Whether another connection may take its place in a full table at `tick`. One that is over gets the time in which
+    /// traffic would show a reset to be forged; and no flow cache may still hold what goes.
+    fn gives_way(&self, tick: u32) -> bool {
+        let is_idle = tick.saturating_sub(self.last_seen_tick()) >= IDLE_TICKS;
+        let is_over = self.original.protocol == Protocol::TCP && self.tcp_state().is_over();
+        is_over && is_idle || !self.is_replied() && (is_idle || !self.is_settled())
     }
 
     fn timeout(&self) -> Duration {
@@ -140,6 +158,12 @@ impl Connection {
 /// How many due entries there may be for each connection that the table may hold: affinities, shortened timers
 /// and connections that are gone have theirs too.
 const REMINDERS_PER_CONNECTION: usize = 3;
+
+/// How many reminders of each worker are looked at for a connection that makes room: some 2 us.
+const EVICTION_LOOKS: usize = 16;
+
+/// A connection without traffic for so many ticks is in no flow cache that would be used without asking it.
+const IDLE_TICKS: u32 = 2;
 
 /// Why a connection could not be inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,8 +186,6 @@ struct Affinity {
     expires_at: Instant,
 }
 
-type DueQueue = Mutex<BTreeMap<u32, Vec<Due>>>;
-
 #[derive(Debug)]
 enum Due {
     Connection(Arc<Connection>),
@@ -176,10 +198,12 @@ pub struct Conntrack {
     index: FlowIndex,
     affinities: Sharded<(Client, Affinity)>,
     affinity_count: AtomicUsize,
-    due: Box<[DueQueue]>,
+    due: Box<[DueQueue<Due>]>,
+    direct: DirectFlows,
     connections: AtomicUsize,
     /// Entries in the due queues, stale ones too: each holds its connection in memory.
     reminders: AtomicUsize,
+    evicted: AtomicU64,
     capacity: usize,
 }
 
@@ -191,8 +215,10 @@ impl Conntrack {
             affinities: Sharded::default(),
             affinity_count: AtomicUsize::new(0),
             due: (0..workers.max(1)).map(|_| DueQueue::default()).collect(),
+            direct: DirectFlows::default(),
             connections: AtomicUsize::new(0),
             reminders: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
             capacity,
         }
     }
@@ -224,7 +250,26 @@ impl Conntrack {
 
     /// Whether a reply of `flow` would be some connection's.
     pub fn is_taken(&self, flow: &FlowKey) -> bool {
-        self.index.contains(flow)
+        self.index.contains(self.index.hash(flow), flow)
+    }
+
+    /// Changes whenever a flow that [`stays_direct`](Self::stays_direct) has said so of became a connection's.
+    #[inline]
+    pub fn direct_epoch(&self) -> u32 {
+        self.direct.epoch()
+    }
+
+    /// Whether `flow`, which is about to be remembered as untranslated, is no connection's at `tick`. When that changes,
+    /// so does the epoch, which must have been read before.
+    pub fn stays_direct(&self, flow: &FlowKey, tick: u32) -> bool {
+        let hash = self.index.hash(flow);
+        self.direct.mark(hash, tick);
+        !self.index.contains(hash, flow)
+    }
+
+    /// How many connections had to make room for others before their time.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
     }
 
     /// Shows every live connection to `see` until that says no. Only the due queues are locked, and only while
@@ -233,7 +278,11 @@ impl Conntrack {
         let mut some = Vec::with_capacity(VISITED_AT_ONCE);
         for queue in &self.due {
             let mut from = (0, 0);
-            while let Some(next) = copy_due(queue, from, &mut some) {
+            while let Some(next) = queue.show(from, VISITED_AT_ONCE, |tick, due| {
+                if let Due::Connection(connection) = due {
+                    some.push((tick, Arc::clone(connection)));
+                }
+            }) {
                 for (tick, connection) in some.drain(..) {
                     let stands_here = connection.due.load(Ordering::Relaxed) == tick;
                     if stands_here && connection.is_live() && !see(&connection) {
@@ -259,13 +308,16 @@ impl Conntrack {
         purged
     }
 
-    /// Inserts both directions, or none.
+    /// Inserts both directions, or none. In a full table a connection that nobody has answered, or that is over, makes
+    /// room, if one is found at once: a flood of first packets pushes out itself, and no established flow.
     ///
     /// # Errors
     /// See [`InsertError`].
     pub fn insert(&self, connection: &Arc<Connection>, worker: usize) -> Result<(), InsertError> {
-        // A client that opens and resets over and over leaves a record behind each time, until it is due.
-        if self.reminders.load(Ordering::Relaxed) >= self.capacity.saturating_mul(REMINDERS_PER_CONNECTION) {
+        if self.is_full() {
+            self.make_room(worker, connection.opened_tick());
+        }
+        if self.has_too_many_reminders() {
             return Err(InsertError::Full);
         }
         if self.connections.fetch_add(1, Ordering::Relaxed) >= self.capacity {
@@ -287,18 +339,49 @@ impl Conntrack {
         result
     }
 
+    fn is_full(&self) -> bool {
+        self.len() >= self.capacity || self.has_too_many_reminders()
+    }
+
+    /// A client that opens and resets over and over leaves a record behind each time, until it is due.
+    fn has_too_many_reminders(&self) -> bool {
+        self.reminders.load(Ordering::Relaxed) >= self.capacity.saturating_mul(REMINDERS_PER_CONNECTION)
+    }
+
+    /// Looks at a few connections of each worker, from its own on, for one that gives way, and clears away reminders of
+    /// those that are gone.
+    fn make_room(&self, worker: usize, tick: u32) {
+        for offset in 0..self.due.len() {
+            let taken = self.queue(worker + offset).take(EVICTION_LOOKS, |due_tick, due| match due {
+                Due::Connection(known) => known.is_stale(due_tick) || known.gives_way(tick),
+                Due::Affinity(_) => false,
+            });
+            let Some((due_tick, Due::Connection(known))) = taken else { continue };
+            self.reminders.fetch_sub(1, Ordering::Relaxed);
+            if !known.is_stale(due_tick) {
+                self.remove(&known);
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+            }
+            if !self.is_full() {
+                return;
+            }
+        }
+    }
+
     fn claim(&self, connection: &Arc<Connection>) -> Result<(), InsertError> {
         // The place of a connection that is gone counts as free: whoever removes it may have been interrupted.
-        let take_place = |direction| {
+        let take_place = |hash, direction| {
             let indexed = Indexed { connection: Arc::clone(connection), direction };
-            self.index.insert(indexed, |known| known.stage.load(Ordering::Acquire) == GONE)
+            self.index.insert(hash, indexed, |known| known.stage.load(Ordering::Acquire) == GONE)
         };
-        if !take_place(FlowDirection::Original) {
+        if !take_place(self.index.hash(&connection.original), FlowDirection::Original) {
             return Err(InsertError::Exists);
         }
-        if !take_place(FlowDirection::Reply) {
+        let reply_hash = self.index.hash(&connection.reply);
+        if !take_place(reply_hash, FlowDirection::Reply) {
             return Err(InsertError::ReplyTaken);
         }
+        self.direct.end(reply_hash, connection.opened_tick());
         Ok(())
     }
 
@@ -307,6 +390,10 @@ impl Conntrack {
         if connection.stage.swap(GONE, Ordering::AcqRel) != LIVE {
             return;
         }
+        self.forget(connection);
+    }
+
+    fn forget(&self, connection: &Arc<Connection>) {
         self.unindex(&connection.original, connection);
         self.unindex(&connection.reply, connection);
         self.connections.fetch_sub(1, Ordering::Relaxed);
@@ -316,7 +403,8 @@ impl Conntrack {
         self.index.remove(flow, connection);
     }
 
-    /// A packet with TCP `flags` (0 for UDP): advances the state and the timer.
+    /// A packet with TCP `flags` (0 for UDP): advances the state and the timer. Whether the connection was still live is
+    /// to be asked afterwards.
     pub fn advance(
         &self,
         connection: &Arc<Connection>,
@@ -326,7 +414,7 @@ impl Conntrack {
         worker: usize,
     ) {
         let before = connection.timeout();
-        connection.last_seen.store(now.tick(), Ordering::Relaxed);
+        connection.last_seen.store(now.tick(), Ordering::SeqCst);
         if direction == FlowDirection::Reply {
             connection.replied.store(true, Ordering::Relaxed);
         }
@@ -397,19 +485,34 @@ impl Conntrack {
 
     /// When [`expire`](Self::expire) has work next.
     pub fn next_expiry(&self, worker: usize) -> Option<Instant> {
-        let first = lock(self.queue(worker)).first_key_value().map(|(tick, _)| *tick);
-        first.map(|tick| Instant::from_nanos(u64::from(tick) * 1_000_000_000))
+        self.queue(worker).first_tick().map(|tick| Instant::from_nanos(u64::from(tick) * 1_000_000_000))
     }
 
     fn expire_connection(&self, worker: usize, tick: u32, connection: &Arc<Connection>, now: Instant) {
-        if !connection.is_live() || connection.due.load(Ordering::Relaxed) != tick {
+        if connection.is_stale(tick) {
             return;
         }
-        if connection.due_tick() <= now.tick() {
-            self.remove(connection);
-        } else {
+        if connection.due_tick() > now.tick() || !self.retire(connection, now) {
             self.schedule(worker, connection);
         }
+    }
+
+    /// Forgets a connection that has timed out, unless a packet of it comes at this very moment: whoever sees a packet
+    /// first stores when and then looks whether the connection is live, and here it is the other way round, so that
+    /// one of the two notices.
+    fn retire(&self, connection: &Arc<Connection>, now: Instant) -> bool {
+        let stage = &connection.stage;
+        if stage.compare_exchange(LIVE, CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return true;
+        }
+        let is_needed = connection.due_tick() > now.tick();
+        // Removed meanwhile: whoever did so left the rest to us.
+        if is_needed && stage.compare_exchange(CLAIMED, LIVE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return false;
+        }
+        stage.store(GONE, Ordering::Release);
+        self.forget(connection);
+        true
     }
 
     fn expire_affinity(&self, worker: usize, client: Box<Client>, now: Instant) {
@@ -435,60 +538,22 @@ impl Conntrack {
 
     fn push_due(&self, worker: usize, tick: u32, due: Due) {
         self.reminders.fetch_add(1, Ordering::Relaxed);
-        lock(self.queue(worker)).entry(tick).or_default().push(due);
+        self.queue(worker).push(tick, due);
     }
 
     fn pop_due(&self, worker: usize, now_tick: u32) -> Option<(u32, Due)> {
-        let mut queue = lock(self.queue(worker));
-        loop {
-            let mut first = queue.first_entry()?;
-            let tick = *first.key();
-            if tick > now_tick {
-                return None;
-            }
-            match first.get_mut().pop() {
-                Some(due) => {
-                    self.reminders.fetch_sub(1, Ordering::Relaxed);
-                    return Some((tick, due));
-                }
-                None => first.remove(),
-            };
-        }
+        let due = self.queue(worker).pop(now_tick)?;
+        self.reminders.fetch_sub(1, Ordering::Relaxed);
+        Some(due)
     }
 
-    fn queue(&self, worker: usize) -> &DueQueue {
+    fn queue(&self, worker: usize) -> &DueQueue<Due> {
         &self.due[worker % self.due.len()]
     }
 }
 
 /// A few hundred nanoseconds under a queue's lock.
 const VISITED_AT_ONCE: usize = 64;
-
-/// Copies the next connections of a queue, starting at that tick and place, and says where the ones after them
-/// stand. Workers take from the end of a tick's list and put what lives on under a later tick.
-fn copy_due(
-    queue: &DueQueue,
-    (tick, place): (u32, usize),
-    copies: &mut Vec<(u32, Arc<Connection>)>,
-) -> Option<(u32, usize)> {
-    let queue = lock(queue);
-    let (&found, list) = queue.range(tick..).next()?;
-    let place = if found == tick { place } else { 0 };
-    let rest = list.get(place..).unwrap_or_default();
-    copies.extend(rest.iter().take(VISITED_AT_ONCE).filter_map(|due| match due {
-        Due::Connection(connection) => Some((found, Arc::clone(connection))),
-        Due::Affinity(..) => None,
-    }));
-    if rest.len() > VISITED_AT_ONCE {
-        return Some((found, place + VISITED_AT_ONCE));
-    }
-    found.checked_add(1).map(|next| (next, 0))
-}
-
-/// A queue is a list of reminders: one that a panicking worker left behind is still sound.
-fn lock(queue: &DueQueue) -> std::sync::MutexGuard<'_, BTreeMap<u32, Vec<Due>>> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 mod tests {
@@ -540,6 +605,25 @@ mod tests {
     }
 
     #[test]
+    fn d14_a_sweep_forgets_no_more_than_its_budget_at_a_time() {
+        const COUNT: usize = 50_000;
+        const BUDGET: usize = 256;
+        let connections = Conntrack::new(COUNT, 1);
+        for number in 0..COUNT {
+            let mut original = flow("10.244.0.14:1", "10.96.0.10:80");
+            (original.src_port, original.dst_port) = (number as u16, (number >> 16) as u16);
+            let reply = FlowKey { src_port: 8080 + original.dst_port, ..original.reversed() };
+            connections.insert(&Arc::new(Connection::new(original, reply, Instant::ZERO)), 0).unwrap();
+        }
+        let now = Instant::ZERO + Duration::from_secs(242);
+        for sweep in 1..=COUNT.div_ceil(BUDGET) {
+            connections.expire(0, now, BUDGET);
+            assert_eq!(connections.len(), COUNT.saturating_sub(sweep * BUDGET));
+        }
+        assert_eq!(connections.next_expiry(0), None);
+    }
+
+    #[test]
     fn g13_opening_and_resetting_over_and_over_leaves_a_bounded_number_of_records() {
         let connections = Conntrack::new(10, 1);
         let mut refused = 0;
@@ -551,8 +635,7 @@ mod tests {
             refused += u32::from(connections.insert(&opened, 0).is_err());
             connections.remove(&opened);
         }
-        assert_eq!(refused, 1_000 - 10 * REMINDERS_PER_CONNECTION as u32);
-        connections.expire(0, Instant::ZERO + Duration::from_secs(300), 1_000);
-        assert!(connections.insert(&connection("10.244.2.1:80"), 0).is_ok(), "recovers by itself");
+        assert_eq!(refused, 0, "records of connections that are gone make room");
+        assert!(connections.reminders.load(Ordering::Relaxed) <= 10 * REMINDERS_PER_CONNECTION);
     }
 }

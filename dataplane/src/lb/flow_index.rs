@@ -40,17 +40,22 @@ impl FlowIndex {
         self.0.with(hash, |shard| shard.find(hash, is(hash, flow)).map(|(_, indexed)| indexed.clone()))
     }
 
-    /// Whether `flow` has a connection.
+    /// The hash of a flow.
     #[inline]
-    pub fn contains(&self, flow: &FlowKey) -> bool {
-        let hash = self.0.hash(flow);
+    pub fn hash(&self, flow: &FlowKey) -> u64 {
+        self.0.hash(flow)
+    }
+
+    /// Whether `flow`, of this hash, has a connection.
+    #[inline]
+    pub fn contains(&self, hash: u64, flow: &FlowKey) -> bool {
         self.0.with(hash, |shard| shard.find(hash, is(hash, flow)).is_some())
     }
 
-    /// Puts `indexed` in the place of its flow, unless another one stands there for which `gives_way` says no.
-    pub fn insert(&self, indexed: Indexed, gives_way: impl FnOnce(&Connection) -> bool) -> bool {
+    /// Puts `indexed` in the place of its flow, which is of this hash, unless another one stands there for which
+    /// `gives_way` says no.
+    pub fn insert(&self, hash: u64, indexed: Indexed, gives_way: impl FnOnce(&Connection) -> bool) -> bool {
         let flow = *indexed.flow();
-        let hash = self.0.hash(&flow);
         let old = self.0.with(hash, |shard| match shard.entry(hash, is(hash, &flow), |(hash, _)| *hash) {
             Entry::Occupied(known) if !gives_way(&known.get().1.connection) => Err(()),
             Entry::Occupied(mut known) => Ok(Some(std::mem::replace(&mut known.get_mut().1, indexed))),

@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use foldhash::HashMap;
 use ipnet::IpNet;
 
+use crate::time::Instant;
 use crate::wire::ethernet::Mac;
 use crate::wire::vxlan::Vni;
 
@@ -37,6 +39,11 @@ impl RemoteVtep {
         }
     }
 
+    /// The longest inner IP packet in bytes that fits on the way there at `now`.
+    pub fn inner_mtu(&self, overlay_mtu: u32, now: Instant) -> u32 {
+        self.path_mtu.inner_mtu(self.addr, overlay_mtu, now)
+    }
+
     /// Whether an inner packet from this VTEP may carry `source`.
     pub fn may_send_from(&self, source: IpAddr) -> bool {
         self.prefixes.iter().any(|prefix| prefix.contains(&source)) || self.addresses.contains(&source)
@@ -52,27 +59,62 @@ impl PartialEq for RemoteVtep {
 
 impl Eq for RemoteVtep {}
 
-/// A learned path MTU, shared by all snapshots that hold the VTEP.
+/// A learned path MTU, shared by all snapshots that hold the VTEP: the largest outer IP packet in bytes, and the tick at
+/// which that was learned.
 #[derive(Clone, Debug, Default)]
-pub struct PathMtu(Arc<AtomicU32>);
+pub struct PathMtu(Arc<AtomicU64>);
+
+/// For how long what was learned holds: the path may have become wider (RFC 1191 section 6.3, RFC 8201 section 4).
+pub const PATH_MTU_KEPT_FOR: Duration = Duration::from_secs(600);
+
+/// No path is believed to be narrower, in bytes: Linux's net.ipv4.route.min_pmtu, and IPv6's minimum (RFC 8200 section 5).
+const LEAST_V4: u32 = 552;
+const LEAST_V6: u32 = 1_280;
+
+/// Outer IPv4, UDP, VXLAN and inner Ethernet, in bytes.
+const OUTER_V4_LEN: u32 = 20 + 8 + 8 + 14;
+
+/// The same with outer IPv6.
+const OUTER_V6_LEN: u32 = 40 + 8 + 8 + 14;
+
+/// What encapsulation adds to an inner IP packet on the way to `remote`, in bytes.
+pub fn outer_len(remote: IpAddr) -> u32 {
+    if remote.is_ipv4() { OUTER_V4_LEN } else { OUTER_V6_LEN }
+}
 
 impl PathMtu {
-    /// The largest outer IP packet in bytes, when something smaller than the device's MTU was learned.
-    pub fn get(&self) -> Option<u32> {
+    /// The largest outer IP packet in bytes, when something smaller than the device's MTU was learned and still holds.
+    #[inline]
+    pub fn get(&self, now: Instant) -> Option<u32> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
-            mtu => Some(mtu),
+            learned => {
+                let (at, mtu) = ((learned >> 32) as u32, learned as u32);
+                let age = u64::from(now.tick().saturating_sub(at));
+                (age < PATH_MTU_KEPT_FOR.as_secs()).then_some(mtu)
+            }
         }
+    }
+
+    /// Remembers that the path to `remote` carries no more than `mtu` bytes of outer IP packet. What is wider than
+    /// known changes nothing.
+    pub fn learn(&self, remote: IpAddr, mtu: u32, now: Instant) {
+        let mtu = mtu.max(if remote.is_ipv4() { LEAST_V4 } else { LEAST_V6 });
+        if self.get(now).is_none_or(|known| mtu <= known) {
+            self.0.store(u64::from(now.tick()) << 32 | u64::from(mtu), Ordering::Relaxed);
+        }
+    }
+
+    /// The longest inner IP packet in bytes that fits: the device's MTU, or what was learned of the path.
+    #[inline]
+    pub fn inner_mtu(&self, remote: SocketAddr, overlay_mtu: u32, now: Instant) -> u32 {
+        let path = self.get(now).map(|mtu| mtu.saturating_sub(outer_len(remote.ip())));
+        path.unwrap_or(u32::MAX).min(overlay_mtu)
     }
 
     /// Whether both are of one VTEP, and learn together.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// Remembers `mtu`, in bytes of the outer IP packet.
-    pub fn set(&self, mtu: u32) {
-        self.0.store(mtu, Ordering::Relaxed);
     }
 }
 

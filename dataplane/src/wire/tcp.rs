@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use super::bytes::{Malformed, put_u16, put_u32, u16_at, u32_at};
-use super::checksum;
+use super::checksum::{self, Delta};
 use super::protocol::Protocol;
 
 /// Length of the header without options, in bytes.
@@ -176,10 +176,49 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Tcp<T> {
         &mut self.bytes.as_mut()[HEADER_LEN..end]
     }
 
+    /// Lowers the MSS option to `mss` bytes if it names more; without one the peer assumes 536 (RFC 9293 section 3.7.1). A
+    /// complete checksum follows; with `partial` the field holds the pseudo-header's sum, which no option touches.
+    pub fn clamp_mss(&mut self, mss: u16, partial: bool) {
+        let Some(at) = mss_offset(self.options_mut()) else { return };
+        let at = HEADER_LEN + at;
+        let bytes = self.bytes.as_mut();
+        let old = u16_at(bytes, at);
+        if old <= mss {
+            return;
+        }
+        put_u16(bytes, at, mss);
+        if !partial {
+            let delta = if at.is_multiple_of(2) {
+                Delta::default().replace_u16(old, mss)
+            } else {
+                Delta::default().replace_u16(old.swap_bytes(), mss.swap_bytes())
+            };
+            let sum = delta.apply(self.checksum());
+            self.set_checksum(sum);
+        }
+    }
+
     /// Computes the checksum over all the bytes, which end where the segment does, and writes it.
     pub fn fill_checksum(&mut self, src: IpAddr, dst: IpAddr) {
         self.set_checksum(0);
         self.set_checksum(checksum::transport(src, dst, Protocol::TCP, self.bytes.as_ref()));
+    }
+}
+
+/// Where the value of the MSS option lies among the options (RFC 9293 section 3.2).
+fn mss_offset(options: &[u8]) -> Option<usize> {
+    const END: u8 = 0;
+    const NO_OPERATION: u8 = 1;
+    const MSS: u8 = 2;
+    let mut at = 0;
+    loop {
+        match options.get(at..)? {
+            [NO_OPERATION, ..] => at += 1,
+            [MSS, 4, _, _, ..] => return Some(at + 2),
+            [END, ..] => return None,
+            [_, len, ..] if *len >= 2 => at += usize::from(*len),
+            _ => return None,
+        }
     }
 }
 
@@ -241,6 +280,31 @@ mod tests {
             let mut segment = header.to_vec();
             segment[DATA_OFFSET] = offset << 4;
             assert_eq!(Tcp::new_checked(&segment).map(|_| ()), expected);
+        }
+    }
+
+    #[test]
+    fn c6_only_a_larger_mss_is_lowered_wherever_it_stands_and_the_checksum_follows() {
+        let (src, dst) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        for (options, place, mss) in [
+            (&[2, 4, 5, 0xb4][..], 2, Some(1410)),
+            (&[1, 2, 4, 5, 0xb4, 0, 0, 0], 3, Some(1410)),
+            (&[3, 3, 7, 1, 2, 4, 5, 0xb4], 6, Some(1410)),
+            (&[2, 4, 5, 0x82], 2, None),
+            (&[2, 3, 5, 0xb4], 2, None),
+            (&[8, 0, 2, 4, 5, 0xb4, 0, 0], 4, None),
+            (&[0, 0, 2, 4, 5, 0xb4, 0, 0], 4, None),
+        ] {
+            let mut bytes = [&segment()[..HEADER_LEN], options].concat();
+            bytes[DATA_OFFSET] = ((HEADER_LEN + options.len()) as u8 / 4) << 4;
+            Tcp::new_checked(&mut bytes).unwrap().fill_checksum(src, dst);
+            let before = bytes.clone();
+            Tcp::new_checked(&mut bytes).unwrap().clamp_mss(1410, false);
+            assert!(checksum::verify(src, dst, Protocol::TCP, &bytes), "{options:?}");
+            match mss {
+                Some(mss) => assert_eq!(u16_at(&bytes, HEADER_LEN + place), mss),
+                None => assert_eq!(bytes, before),
+            }
         }
     }
 

@@ -1,11 +1,13 @@
 //! A server and clients that compare every byte, for use inside a network namespace.
 //!
 //! `serve ADDR` echoes UDP and exchanges patterns over TCP; `tcp ADDR BYTES` and `udp ADDR SIZE...` are its clients;
-//! `tcp-refused`, `udp-refused ADDR` expect ECONNREFUSED at once; `dns-udp`, `dns-tcp ADDR NAME` print an A record.
+//! `echo ADDR` gives bytes back for as long as a client likes; `hold ADDR COUNT FILE` has so many connections to it,
+//! waits for the file, and tells how many of them still work; `tcp-refused`, `udp-refused ADDR` expect ECONNREFUSED at once; `dns-udp`, `dns-tcp ADDR NAME` print an A record.
 //! Nothing waits longer than a few seconds; exit code 1 says that it did not go well, and stderr why.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,12 +19,16 @@ fn main() -> Result<()> {
     match words.as_slice() {
         ["serve", address] => serve(address.parse()?),
         ["tcp", address, bytes] => tcp(address.parse()?, bytes.parse()?),
+        ["echo", address] => echo(address.parse()?),
+        ["hold", address, count, file] => hold(address.parse()?, count.parse()?, Path::new(file)),
         ["udp", address, sizes @ ..] => udp(address.parse()?, sizes),
         ["tcp-refused", address] => tcp_refused(address.parse()?),
         ["udp-refused", address] => udp_refused(address.parse()?),
         ["dns-udp", address, name] => dns(address.parse()?, name, dns_by_udp),
         ["dns-tcp", address, name] => dns(address.parse()?, name, dns_by_tcp),
-        _ => bail!("usage: windlass-traffic serve|tcp|udp|tcp-refused|udp-refused|dns-udp|dns-tcp ADDR ..."),
+        _ => bail!(
+            "usage: windlass-traffic serve|tcp|udp|echo|hold|tcp-refused|udp-refused|dns-udp|dns-tcp ADDR ..."
+        ),
     }
 }
 
@@ -69,6 +75,48 @@ fn exchange_as_server(mut stream: TcpStream) -> Result<()> {
     compared
 }
 
+/// Gives every byte back, with no limit of time.
+fn echo(address: SocketAddr) -> Result<()> {
+    let listener = TcpListener::bind(address)?;
+    println!("ready");
+    for stream in listener.incoming() {
+        let mut stream = stream?;
+        thread::spawn(move || -> Result<()> {
+            let mut byte = [0];
+            loop {
+                stream.read_exact(&mut byte)?;
+                stream.write_all(&byte)?;
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Opens connections, and expects every one to work once more after `file` has appeared.
+fn hold(address: SocketAddr, count: usize, file: &Path) -> Result<()> {
+    let mut streams = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).context("connect")?;
+        limit(&stream)?;
+        one_byte(&mut stream).context("first byte")?;
+        streams.push(stream);
+    }
+    println!("ready");
+    while !file.exists() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let working = streams.iter_mut().filter_map(|stream| one_byte(stream).ok()).count();
+    ensure!(working == count, "{working} of {count} connections work");
+    Ok(())
+}
+
+fn one_byte(stream: &mut TcpStream) -> Result<()> {
+    let mut back = [0];
+    stream.write_all(&[7])?;
+    stream.read_exact(&mut back)?;
+    Ok(())
+}
+
 fn tcp(address: SocketAddr, len: usize) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).context("connect")?;
     limit(&stream)?;
@@ -101,11 +149,12 @@ fn udp(address: SocketAddr, sizes: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Sends up to five times, since UDP may lose; answers to an earlier attempt are passed over.
+/// Sends again and again for a while, since UDP may lose; answers to an earlier attempt are passed over.
 fn ask(socket: &UdpSocket, question: &[u8], belongs: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
     let mut buffer = vec![0; usize::from(u16::MAX)];
     let mut failed = anyhow!("no attempt");
-    for _ in 0..5 {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         socket.send(question).context("send")?;
         loop {
             match socket.recv(&mut buffer) {
@@ -113,6 +162,7 @@ fn ask(socket: &UdpSocket, question: &[u8], belongs: impl Fn(&[u8]) -> bool) -> 
                 Ok(_) => {}
                 Err(error) => {
                     failed = anyhow!(error).context("no answer");
+                    thread::sleep(PAUSE);
                     break;
                 }
             }
@@ -129,11 +179,16 @@ fn tcp_refused(address: SocketAddr) -> Result<()> {
 
 fn udp_refused(address: SocketAddr) -> Result<()> {
     let socket = connected(address)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
     let begun = Instant::now();
-    socket.send(WHO)?;
-    let Err(error) = socket.recv(&mut [0; 64]) else { bail!("{address} answered") };
-    refused_at_once(&error, begun)
+    loop {
+        let Err(error) = socket.send(WHO).and_then(|_| socket.recv(&mut [0; 64])) else {
+            bail!("{address} answered")
+        };
+        // The datagram, or the refusal, may have been lost.
+        if error.kind() != ErrorKind::WouldBlock || begun.elapsed() > PATIENCE {
+            return refused_at_once(&error, begun);
+        }
+    }
 }
 
 /// A time-out would be another kind of error, and comes after [`PATIENCE`].
@@ -258,7 +313,10 @@ impl Pattern {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(8);
+/// Longer than wine's sockets have been seen to stall.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// A refusal comes at once, and the server may be about to listen.
+const PAUSE: Duration = Duration::from_millis(100);
 const CHUNK_LEN: usize = 64 * 1024;
 const GREETING_LEN: usize = 128;
 const SERVER_SEED: u64 = 0x5eed_0000_0000_0001;

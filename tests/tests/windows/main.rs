@@ -1,5 +1,7 @@
 //! windlass.exe under wine, with stand-ins for Wintun and IP Helper, beside a stock node: see `windlass_tests::windows`.
 
+mod service;
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;
@@ -9,7 +11,7 @@ use windlass_tests::objects::{Objects, ServiceSpec};
 use windlass_tests::peer::KernelPeer;
 use windlass_tests::pod::{Pod, Pods};
 use windlass_tests::topology::{FAMILIES, Family, Topology};
-use windlass_tests::traffic::{PORT, Traffic, Transport, UDP_WHOLE_SIZES, ping, ping_sizes};
+use windlass_tests::traffic::{PORT, Traffic, Transport, UDP_WHOLE_SIZES, ping, ping_sizes_again};
 use windlass_tests::windows::{self, WindowsNode};
 use windlass_tests::{Permit, skipped};
 
@@ -58,8 +60,8 @@ fn pods_and_hosts_of_a_windows_node_and_of_a_stock_node_talk() -> Result<()> {
             traffic().serve(&stock.netns, stock.spec.pod_base(family), PORT)?,
             traffic().serve(&ours.netns, ours.spec.pod_base(family), PORT)?,
         ];
-        ping_sizes(&near.netns, far.ip(family))?;
-        ping_sizes(&far.netns, near.ip(family))?;
+        ping_sizes_again(&near.netns, far.ip(family))?;
+        ping_sizes_again(&far.netns, near.ip(family))?;
         for (from, to) in [
             (&near.netns, far.ip(family)),
             (&far.netns, near.ip(family)),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-type HostCase = (&'static str, fn(&mut Facts), (Severity, &'static str), &'static [&'static str]);
+pub(super) type HostCase = (&'static str, fn(&mut Facts), (Severity, &'static str), &'static [&'static str]);
 
 /// What the host is like, what is found, and words of what is seen and of the remedy.
 const HOST_CASES: &[HostCase] = &[

@@ -6,11 +6,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
+use windlass_control::snapshot;
 use windlass_control::source::Cluster;
-use windlass_control::source::kube::SourceError;
+use windlass_control::source::kube::{Kind, SourceError};
 
 use super::join::Membership;
 use crate::cli::input::{Files, Input};
+
+/// How long the API server is waited for where there is something to forward by until it answers (G5).
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// What is followed.
 pub(super) enum Followed<'a> {
@@ -29,10 +33,13 @@ impl<'a> Followed<'a> {
         mut go_on: impl FnMut() -> bool,
     ) -> anyhow::Result<(Self, Cluster)> {
         let mut input = Input::open(config, wake)?;
-        let mut cluster = input.read(config.wait, &mut go_on)?;
+        let (mut cluster, is_remembered) = read_or_remember(config, &mut input, &mut go_on)?;
         let followed = match input {
             Input::Manifests(files) => Self::Manifests(files),
-            Input::Api(source) => Self::Api(Box::new(Membership::find(config, source, &mut cluster, go_on)?)),
+            Input::Api(source) => {
+                let member = Membership::find(config, source, &mut cluster, is_remembered, go_on)?;
+                Self::Api(Box::new(member))
+            }
         };
         Ok((followed, cluster))
     }
@@ -52,14 +59,22 @@ impl<'a> Followed<'a> {
     /// Says that this node forwards.
     pub(super) fn announce(&self, origin: &Origin) {
         if let Self::Api(member) = self {
-            member.announce(&origin.settings);
+            member.announce(origin);
         }
     }
 
-    /// How long ago something was last heard of the cluster, where one waits to be told.
-    pub(super) fn staleness(&self) -> Option<Duration> {
+    /// Whether the cluster still has our node as it was remembered, where it was.
+    pub(super) fn is_ours(&self) -> bool {
         match self {
-            Self::Manifests(..) => None,
+            Self::Manifests(..) => true,
+            Self::Api(member) => member.is_ours(),
+        }
+    }
+
+    /// How long ago something was last heard of each kind of object, where one waits to be told.
+    pub(super) fn staleness(&self) -> Vec<(Kind, Duration)> {
+        match self {
+            Self::Manifests(..) => Vec::new(),
             Self::Api(member) => member.staleness(),
         }
     }
@@ -73,9 +88,34 @@ impl<'a> Followed<'a> {
                 }
                 let mut loaded = files.load()?;
                 loaded.keep_last_good(&before.state);
-                Ok(Some(Cluster { state: loaded.state, problems: loaded.problems }))
+                Ok(Some(Cluster { state: loaded.state, problems: loaded.problems, ..Cluster::default() }))
             }
             Self::Api(member) => Ok(member.changed(&before.settings)),
         }
+    }
+}
+
+/// Reads the cluster, or, while its API server does not answer, what was known of it when this node last ran. True
+/// when it is that.
+fn read_or_remember(
+    config: &Config,
+    input: &mut Input,
+    go_on: impl FnMut() -> bool,
+) -> anyhow::Result<(Cluster, bool)> {
+    let remembered = match input {
+        Input::Manifests(_) => None,
+        Input::Api(_) => snapshot::read_cluster(&config.state_dir, &config.node).unwrap_or_else(|refused| {
+            tracing::warn!("{refused}: the API server is waited for");
+            None
+        }),
+    };
+    let Some(state) = remembered else { return Ok((input.read(config.wait, go_on)?, false)) };
+    match input.read(PATIENCE.min(config.wait), go_on) {
+        Ok(cluster) => Ok((cluster, false)),
+        Err(error) if matches!(error.downcast_ref(), Some(SourceError::NotListed { .. })) => {
+            tracing::warn!("{error}; until it answers, the cluster is as this node last knew it");
+            Ok((Cluster { state, ..Cluster::default() }, true))
+        }
+        Err(error) => Err(error),
     }
 }

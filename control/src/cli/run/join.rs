@@ -9,9 +9,9 @@ use windlass_control::cluster::{ClusterState, Node};
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
-use windlass_control::registration::{self, Drift, Kept, OwnNode, Vteps, subnet_env};
+use windlass_control::registration::{self, Drift, Kept, OwnNode, Owner, Vteps, subnet_env};
 use windlass_control::source::Cluster;
-use windlass_control::source::kube::{ApiSource, SourceError};
+use windlass_control::source::kube::{ApiSource, Kind, SourceError};
 use windlass_control::system;
 
 use crate::cli::input::SAY_EVERY;
@@ -27,6 +27,9 @@ pub(super) struct Membership<'a> {
     config: &'a Config,
     source: ApiSource,
     own: OwnNode,
+    /// Whose the memory was that this node started by, until the cluster says who we are.
+    remembered: Option<Owner>,
+    is_ours: bool,
     /// When our annotations were last written, and those that others have undone since.
     written_at: Instant,
     undone: Option<Value>,
@@ -34,19 +37,22 @@ pub(super) struct Membership<'a> {
 
 impl<'a> Membership<'a> {
     /// Waits until our Node is in the cluster and has a podCIDR, and makes `cluster` say of it what is to be
-    /// registered. Nothing is written to the API server.
+    /// registered. Nothing is written to the API server, which was not there where the cluster `is_remembered`.
     pub(super) fn find(
         config: &'a Config,
         source: ApiSource,
         cluster: &mut Cluster,
+        is_remembered: bool,
         go_on: impl FnMut() -> bool,
     ) -> anyhow::Result<Self> {
         wait_for_own_node(config, &source, cluster, go_on)?;
+        let owner = Owner::of(&config.node, &own_object(config, &cluster.state));
         let own = own_node(config, &mut cluster.state);
-        Ok(Self { config, source, own, written_at: Instant::now(), undone: None })
+        let remembered = is_remembered.then_some(owner);
+        Ok(Self { config, source, own, remembered, is_ours: true, written_at: Instant::now(), undone: None })
     }
 
-    /// Writes our annotations, so that the other nodes send to us.
+    /// Writes our annotations, so that the other nodes send to us. They know us already where we are remembered.
     pub(super) fn register(
         &mut self,
         origin: &Origin,
@@ -61,6 +67,9 @@ impl<'a> Membership<'a> {
                  proxy runs here"
             );
         }
+        if self.remembered.is_some() {
+            return Ok(());
+        }
         let patches = vec![self.annotations_patch(state, settings)];
         self.source.patch_node(&self.config.node, patches, self.config.wait, go_on)?;
         self.written_at = Instant::now();
@@ -68,7 +77,8 @@ impl<'a> Membership<'a> {
     }
 
     /// Tells the CNI plugin and the scheduler that pods can have a network here.
-    pub(super) fn announce(&self, settings: &NodeSettings) {
+    pub(super) fn announce(&self, origin: &Origin) {
+        let settings = &origin.settings;
         if let Some(file) = &self.config.subnet_env {
             match system::write_whole(file, subnet_env(settings).as_bytes()) {
                 Ok(()) => tracing::info!("{} is written for the CNI plugin", file.display()),
@@ -79,11 +89,18 @@ impl<'a> Membership<'a> {
             }
         }
         let available = registration::network_available_patch(Timestamp::now());
-        self.source.keep_patching_node(&self.config.node, vec![available]);
+        let annotations = self.remembered.is_some().then(|| self.annotations_patch(&origin.state, settings));
+        let patches = annotations.into_iter().chain([available]).collect();
+        self.source.keep_patching_node(&self.config.node, patches);
     }
 
-    /// How long ago something was last heard of the cluster.
-    pub(super) fn staleness(&self) -> Option<Duration> {
+    /// Whether the cluster has our node as it was when it last ran, where we started by what was known then.
+    pub(super) fn is_ours(&self) -> bool {
+        self.is_ours
+    }
+
+    /// How long ago something was last heard of each kind of object.
+    pub(super) fn staleness(&self) -> Vec<(Kind, Duration)> {
         self.source.staleness()
     }
 
@@ -91,6 +108,7 @@ impl<'a> Membership<'a> {
     pub(super) fn changed(&mut self, settings: &NodeSettings) -> Option<Cluster> {
         let mut cluster = self.source.take();
         if let Some(cluster) = &mut cluster {
+            self.recognise(&cluster.state);
             let Drift { problems, is_to_be_written } = self.own.impose(&mut cluster.state, settings.vni);
             cluster.problems.extend(problems);
             self.undone = is_to_be_written.then(|| self.annotations_patch(&cluster.state, settings));
@@ -101,6 +119,15 @@ impl<'a> Membership<'a> {
             self.write_again(annotations);
         }
         cluster
+    }
+
+    /// Finds out whether the node that we remember is the one that the cluster has.
+    fn recognise(&mut self, state: &ClusterState) {
+        if let Some(node) = state.nodes.get(&self.config.node).filter(|node| !node.pod_cidrs.is_empty())
+            && let Some(remembered) = self.remembered.take()
+        {
+            self.is_ours = remembered == Owner::of(&self.config.node, node);
+        }
     }
 
     fn write_again(&mut self, annotations: Value) {

@@ -12,17 +12,20 @@ use windlass_control::compile::overlay_prefixes;
 use windlass_control::config::{Config, Dscp};
 use windlass_control::inspect::rows::DeviceRow;
 use windlass_control::node::{HostFacts, NodeSettings};
+use windlass_control::snapshot::{Connections, Restored};
 use windlass_dataplane::device::{
     self, DeviceConfig, Family, HostPlan, HostState, LinkError, LocalAddress, PodTuning,
 };
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine;
+use windlass_dataplane::lb::conntrack::Conntrack;
 use windlass_dataplane::tables::{Draft, ForwardingTables, TableSet, Writer};
 use windlass_dataplane::worker::{Workers, WorkersConfig};
 
 use super::inspect::{Known, Subject};
 use super::readings::WorkerReadings;
 use super::record::Record;
+use super::saving;
 
 /// What this host has.
 pub(in crate::cli) struct Host {
@@ -64,6 +67,7 @@ pub(super) struct Running {
     pods_seen_at: Instant,
     writer: Writer,
     subject: Arc<Subject>,
+    persists: bool,
 }
 
 /// What a change of tables brought with it.
@@ -78,12 +82,13 @@ pub(super) struct Change {
     pub(super) host: Result<(), LinkError>,
 }
 
-/// Opens the devices, sets the host up and starts the workers. What was made is undone when a later step fails.
+/// Opens the devices, sets the host up and starts the workers, who go on with what is `remembered`. What was made is undone when a later step fails.
 pub(super) fn start(
     config: &Config,
     settings: &NodeSettings,
     tables: &TableSet,
     known: Known,
+    remembered: Option<&Connections>,
 ) -> anyhow::Result<Running> {
     let plan = host_plan(config, settings, tables);
     let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
@@ -113,8 +118,30 @@ pub(super) fn start(
     let engine = workers_config.settings.clone();
     let subject = Arc::new(Subject { snapshots: writer.snapshots(), known, engine, device });
     let io = opened.workers.into_iter().zip(opened.wakers).collect();
-    let workers = Workers::spawn(io, &writer, &workers_config).context("cannot start the workers")?;
-    Ok(Running { workers: Arc::new(workers), host, pods, pods_seen_at: Instant::now(), writer, subject })
+    let connections = Conntrack::new(workers_config.connections, config.workers);
+    if let Some(remembered) = remembered {
+        restore(remembered, &connections, &writer.current(), config.workers);
+    }
+    let workers =
+        Workers::spawn_with(io, &writer, &workers_config, connections).context("cannot start the workers")?;
+    if config.persist {
+        let keeper = opened.keeper.context("--persist: on this system the device goes with its program")?;
+        keeper.keep()?;
+    }
+    Ok(Running {
+        workers: Arc::new(workers),
+        host,
+        pods,
+        pods_seen_at: Instant::now(),
+        writer,
+        subject,
+        persists: config.persist,
+    })
+}
+
+fn restore(remembered: &Connections, table: &Conntrack, tables: &ForwardingTables, workers: usize) {
+    let Restored { connections, forgotten } = remembered.restore(table, tables, workers);
+    tracing::info!("{connections} connections of the run before go on, {forgotten} are forgotten");
 }
 
 impl Running {
@@ -163,10 +190,25 @@ impl Running {
         self.workers.are_running()
     }
 
-    /// Undoes what was made of the host and stops the workers, in the order in which packets lose nothing else.
+    /// What is written down for the next run, besides the cluster.
+    pub(super) fn saved(&self, config: &Config, known: Known) -> saving::Subject {
+        let connections = Arc::clone(self.workers.connections());
+        saving::Subject::new(config, known, connections, self.workers.origin())
+    }
+
+    /// Undoes what was made of the host, unless it is to persist, and stops the workers, in the order in which
+    /// packets lose nothing else.
     pub(super) fn stop(self) -> anyhow::Result<()> {
-        let pods = self.pods.map_or(Ok(()), PodTuning::undo).context("cannot put the pods' veths back");
-        let undone = self.host.undo().context("cannot undo all of what was made of the host");
+        let (pods, undone) = match self.persists {
+            true => {
+                self.pods.into_iter().for_each(PodTuning::keep);
+                self.host.keep();
+                (Ok(()), Ok(()))
+            }
+            false => (self.pods.map_or(Ok(()), PodTuning::undo), self.host.undo()),
+        };
+        let pods = pods.context("cannot put the pods' veths back");
+        let undone = undone.context("cannot undo all of what was made of the host");
         let workers = Arc::into_inner(self.workers).context("the workers are still being read")?;
         let stopped = workers.stop().context("forwarding failed");
         pods.and(undone).and(stopped)
@@ -177,13 +219,13 @@ impl Running {
 const TXQUEUELEN: u32 = 4_096;
 
 /// Where previous sysctl values lie until they are restored: a folder that a reboot clears.
-const STATE_FILE: &str = "/run/windlass/sysctls";
+pub(in crate::cli) const STATE_FILE: &str = "/run/windlass/sysctls";
 
 /// How often pods that have come are looked for.
 const PODS_EVERY: Duration = Duration::from_secs(1);
 
 /// Where previous settings of pods' veths lie until they are restored: as above.
-const PODS_FILE: &str = "/run/windlass/pods";
+pub(in crate::cli) const PODS_FILE: &str = "/run/windlass/pods";
 
 /// Which families our pods have: IPv4 and IPv6.
 fn families(settings: &NodeSettings) -> (bool, bool) {
@@ -248,12 +290,14 @@ fn device_config(config: &Config, settings: &NodeSettings, seed: u64) -> anyhow:
     device.ring_capacity = config.ring_capacity;
     device.seed = seed;
     device.offloads = config.offloads;
+    device.persist = config.persist;
     Ok(device)
 }
 
 pub(in crate::cli) fn engine_settings(config: &Config, seed: u64) -> engine::Settings {
     engine::Settings {
         strict_reserved_bits: config.strict_vxlan,
+        accept_inner_vlan: config.accept_inner_vlan,
         allow_unknown_vteps: config.allow_unknown_vteps,
         dscp: match config.dscp {
             Dscp::Copy => engine::Dscp::Copy,

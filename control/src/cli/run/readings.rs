@@ -202,9 +202,18 @@ impl WorkerReadings {
             plain(name, help, SampleKind::Nanoseconds, nanoseconds)
         };
         samples.push(duration("windlass_reload_duration_seconds", DURATION, figures.took));
-        if let Some(staleness) = figures.staleness {
-            samples.push(duration("windlass_watch_staleness_seconds", STALENESS, staleness));
-        }
+        samples.extend(figures.staleness.iter().map(|(kind, staleness)| Sample {
+            labels: vec![("kind", kind.label())],
+            ..duration("windlass_watch_staleness_seconds", STALENESS, *staleness)
+        }));
+        let (services, endpoints) = figures.changes;
+        let name = "kubeproxy_sync_proxy_rules_service_changes_total";
+        samples.push(plain(name, SERVICE_CHANGES, SampleKind::Counter, services));
+        let name = "kubeproxy_sync_proxy_rules_endpoint_changes_total";
+        samples.push(plain(name, ENDPOINT_CHANGES, SampleKind::Counter, endpoints));
+        samples.extend(figures.syncs.samples("kubeproxy_sync_proxy_rules_duration_seconds", SYNCS));
+        let name = "kubeproxy_network_programming_duration_seconds";
+        samples.extend(figures.programming.samples(name, PROGRAMMING));
         samples
     }
 }
@@ -228,7 +237,11 @@ const RESERVED: &str = "Packets accepted although reserved VXLAN bits were set."
 const UNACCOUNTED: &str = "How far received + generated is from sent + dropped; 0 but for packets under way.";
 const SUPPRESSED: &str = "ICMP errors and resets not sent because of the rate limit.";
 const CONNECTIONS: &str = "Translated connections by protocol and state, counted at most every 10 s.";
-const STALENESS: &str =
-    "How long ago the kind was last heard of, by event or bookmark, that has been silent for longest.";
+const STALENESS: &str = "How long ago a kind of object was last heard of, by event or bookmark.";
+const SERVICE_CHANGES: &str = "Changes of Services that were applied.";
+const ENDPOINT_CHANGES: &str = "Changes of EndpointSlices that were applied.";
+const SYNCS: &str = "How long each change took that was applied: reading, compiling and publishing.";
+const PROGRAMMING: &str =
+    "From what an EndpointSlice was changed for, as its annotation says, until all workers have it.";
 const LAST_SUCCESS: &str = "When the cluster's objects were applied last, in seconds since 1970.";
 const DURATION: &str = "How long the last reload took that was applied: reading, compiling and publishing.";

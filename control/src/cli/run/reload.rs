@@ -57,19 +57,27 @@ impl<'a> Reload<'a> {
         Arc::clone(&self.record)
     }
 
+    /// Whether the cluster still has our node as it was remembered, where it was.
+    pub(super) fn is_ours(&self) -> bool {
+        self.followed.is_ours()
+    }
+
     /// Applies the cluster if it has changed. To be called every [`LOOK_EVERY`], and when woken.
     pub(super) fn look(&mut self, running: &mut Running) {
         let started = Instant::now();
         let before = self.known.current();
         let applied = match self.followed.changed(&before) {
             Ok(None) => return self.record.looked(self.followed.staleness()),
-            Ok(Some(cluster)) => self.apply(running, &before, cluster),
+            Ok(Some(mut cluster)) => {
+                let changes = std::mem::take(&mut cluster.changes);
+                self.apply(running, &before, cluster).map(|lines| (lines, changes))
+            }
             Err(error) => Err(error),
         };
         match applied {
-            Ok(changed) => {
+            Ok((changed, changes)) => {
                 let took = started.elapsed();
-                self.record.succeeded(took);
+                self.record.succeeded(took, &changes);
                 self.record.looked(self.followed.staleness());
                 say_changes(&changed, took);
             }

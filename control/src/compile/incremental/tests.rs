@@ -424,14 +424,15 @@ fn what_does_not_change_stays_the_very_same() {
     let (name, slice) = objects.endpoint_slices.first_key_value().unwrap();
     assert!(Arc::ptr_eq(slice, &node.state.endpoint_slices[name]));
     let mtu_of = |tables: &ForwardingTables| tables.fdb().iter().next().unwrap().2.path_mtu.clone();
-    mtu_of(&tables).set(1400);
+    let now = windlass_dataplane::time::Instant::ZERO;
+    mtu_of(&tables).learn([192, 168, 1, 51].into(), 1400, now);
     let wider = NodeSettings { port: 4789, ..node.compiler.settings.clone() };
     node.compiler.set_settings(&NodeSettings { overlay_mtu: 1400, ..node.compiler.settings.clone() });
     assert_eq!(
-        mtu_of(&node.reload().0).get(),
+        mtu_of(&node.reload().0).get(now),
         Some(1400),
         "what was learned of a path outlives new settings"
     );
     node.compiler.set_settings(&wider);
-    assert_eq!(mtu_of(&node.reload().0).get(), None, "another VTEP is another path");
+    assert_eq!(mtu_of(&node.reload().0).get(now), None, "another VTEP is another path");
 }

@@ -141,8 +141,7 @@ impl Tracer<'_> {
         };
         let came_in = CameIn::Network(arrival.from, frame.vni, frame.dst_mac);
         let way_in = Some((frame.vni, arrival.from));
-        if frame.reserved_bits && self.node.engine.strict_reserved_bits {
-            let reason = DropReason::VxlanReservedBits;
+        if let Some(reason) = frame.refusal(&self.node.engine) {
             return Walked { arrival: way_in, ..Walked::dropped(&inner, came_in, Vec::new(), reason) };
         }
         let outer = OuterHeader { source: arrival.from, tos: arrival.tos };
@@ -213,7 +212,7 @@ impl Tracer<'_> {
         let Egress::Remote(encapsulation) = egress else {
             return (End::Sent, None, steps::into_device(recorded).to_owned());
         };
-        let mtu = encapsulation.inner_mtu(self.node.tables.local().overlay_mtu);
+        let mtu = encapsulation.inner_mtu(self.node.tables.local().overlay_mtu, self.node.now);
         if packet.total_len > mtu {
             let told = packet.dont_fragment;
             let (reason, meaning) = if told {

@@ -57,6 +57,16 @@ pub(super) enum Event<K> {
     Bookmark,
 }
 
+impl<K> Event<K> {
+    /// The object that is new or has changed.
+    pub(super) fn applied(&self) -> Option<&K> {
+        match self {
+            Self::Applied(object) => Some(object),
+            Self::Listed(_) | Self::Deleted(_) | Self::Bookmark => None,
+        }
+    }
+}
+
 /// Who is told.
 pub(super) trait Listener<K> {
     /// Takes it in.

@@ -22,6 +22,15 @@ pub enum Kind {
 /// flannel's ConfigMap.
 pub(super) const FLANNEL_CONFIG: &str = "kube-flannel-cfg";
 
+/// What is written to: API group and resource.
+pub const PATCHED: (&str, &str) = ("", "nodes/status");
+
+/// What is done to it.
+pub const PATCH: &[&str] = &["patch"];
+
+/// What is done to the objects of every kind.
+pub const FOLLOW: &[&str] = &["list", "watch"];
+
 impl Kind {
     /// All of them.
     pub const ALL: [Self; 6] = [
@@ -38,8 +47,14 @@ impl Kind {
         matches!(self, Self::Node | Self::Service | Self::EndpointSlice)
     }
 
+    /// Its resource, and the namespace where only one is looked at: `nodes`, `kube-flannel/configmaps`.
+    pub fn label(self) -> String {
+        let (_, resource) = self.resource();
+        self.namespace().map_or(resource.to_owned(), |namespace| format!("{namespace}/{resource}"))
+    }
+
     /// The namespace that is looked at, where it is only one.
-    pub(super) fn namespace(self) -> Option<&'static str> {
+    pub fn namespace(self) -> Option<&'static str> {
         match self {
             Self::FlannelConfig => Some("kube-flannel"),
             Self::OldFlannelConfig => Some("kube-system"),
@@ -47,17 +62,21 @@ impl Kind {
         }
     }
 
-    /// The rule of RBAC that allows `verb`.
-    pub(super) fn rule(self, verb: &str) -> String {
-        let (group, resource) = match self {
-            Self::Node if verb == "patch" => ("", "nodes/status"),
+    /// Its API group and resource.
+    pub fn resource(self) -> (&'static str, &'static str) {
+        match self {
             Self::Node => ("", "nodes"),
             Self::Service => ("", "services"),
             Self::EndpointSlice => ("discovery.k8s.io", "endpointslices"),
             Self::ServiceCidr => ("networking.k8s.io", "servicecidrs"),
             Self::FlannelConfig | Self::OldFlannelConfig => ("", "configmaps"),
-        };
-        let verbs = if verb == "patch" { "patch" } else { "get, list, watch" };
+        }
+    }
+
+    /// The rule of RBAC that allows `verb`.
+    pub(super) fn rule(self, verb: &str) -> String {
+        let (group, resource) = if verb == "patch" { PATCHED } else { self.resource() };
+        let verbs = if verb == "patch" { PATCH } else { FOLLOW }.join(", ");
         let rule = format!("{{apiGroups: [{group:?}], resources: [{resource:?}], verbs: [{verbs}]}}");
         match self.namespace() {
             None => format!("give our ClusterRole the rule {rule}"),

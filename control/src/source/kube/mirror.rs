@@ -2,17 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
 use k8s_openapi::api::networking::v1 as networking;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::follow::Event;
 use super::kind::{FLANNEL_CONFIG, Kind};
 use crate::cluster::{ClusterState, EndpointSlice, NetConfState, Node, ObjectName, Problem, Service};
 use crate::source::{IS_KEPT, IS_SKIPPED, has_become_unreadable, objects};
+
+/// When the pod or Service changed that an EndpointSlice was changed for (Kubernetes, network programming SLI).
+const TRIGGER_ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// The objects of all kinds.
 #[derive(Debug, Default)]
@@ -55,6 +60,11 @@ pub(super) trait Mirrored: kube::ResourceExt {
 
     /// Reads it; annotations are looked for under `prefix`.
     fn read(&self, prefix: &str, refuse: &mut dyn FnMut(String)) -> Result<Option<Self::Plain>, String>;
+
+    /// When that happened which it was last changed for, as it says.
+    fn triggered_at(&self) -> Option<SystemTime> {
+        None
+    }
 
     /// Why `after` is no improvement on `before`, which is kept then.
     fn is_worse(_before: &Self::Plain, _after: &Self::Plain) -> Option<String> {
@@ -240,6 +250,11 @@ impl Mirrored for discovery::EndpointSlice {
 
     fn read(&self, _prefix: &str, refuse: &mut dyn FnMut(String)) -> Result<Option<EndpointSlice>, String> {
         objects::endpoint_slice(self, refuse)
+    }
+
+    fn triggered_at(&self) -> Option<SystemTime> {
+        let at: Timestamp = self.annotations().get(TRIGGER_ANNOTATION)?.parse().ok()?;
+        Some(at.into())
     }
 
     fn shelf(mirror: &mut Mirror, _kind: Kind) -> &mut Shelf<EndpointSlice> {

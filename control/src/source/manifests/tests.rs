@@ -183,7 +183,7 @@ fn a_malformed_net_conf_is_remembered_as_such() {
 }
 
 #[test]
-fn g9_only_what_has_changed_is_parsed_again() {
+fn only_what_has_changed_is_parsed_again() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all.yaml");
     let text = "apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {name: a}\n\

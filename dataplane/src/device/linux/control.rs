@@ -127,3 +127,24 @@ pub(super) unsafe fn read_control(message: &msghdr) -> (u8, u16) {
     }
     (tos, segment_len)
 }
+
+/// The error among the control messages that recvmsg has taken off an error queue.
+///
+/// # Safety
+/// As for [`read_control`].
+pub(super) unsafe fn read_error(message: &msghdr) -> Option<libc::sock_extended_err> {
+    // SAFETY: as above; whatever its alignment, the error is read as a whole.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if matches!(
+                ((*header).cmsg_level, (*header).cmsg_type),
+                (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+            ) {
+                return Some(ptr::read_unaligned(libc::CMSG_DATA(header).cast()));
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    None
+}

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 
 use ipnet::IpNet;
 
@@ -29,22 +30,19 @@ pub struct HostState {
 pub(super) const LOCK: &str = "windlass-host";
 
 impl HostState {
-    /// Sweeps what a killed run has left, then does what the plan says. Filter rules and the loop guard are in
-    /// place before the first route leads into the device. What was done is undone when a later step fails.
+    /// Does what the plan says, and sweeps what an earlier run has left and the plan does not want. Filter rules and
+    /// the loop guard are in place before the first new route leads into the device. What was done is undone when a
+    /// later step fails.
     ///
     /// # Errors
     /// When the plan is bad, a privilege or `nft` is missing, a route exists, or another run manages the host.
     pub fn apply(plan: HostPlan) -> Result<Self, LinkError> {
         check(&plan)?;
-        let lock = NamespaceLock::take(LOCK).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => LinkError::Busy,
-            _ => LinkError::system("locking the host's routes", error),
-        })?;
+        let lock = lock()?;
         let netlink = open_netlink()?;
         let index = find_device(&netlink, &plan.device)?;
-        let changed = sweep(&netlink, &plan)?;
-        let mut state =
-            Self { plan, routes: Vec::new(), changed, filtered: false, active: true, _lock: lock };
+        let (routes, changed) = sweep(&netlink, &plan, index)?;
+        let mut state = Self { plan, routes, changed, filtered: false, active: true, _lock: lock };
         state.install(&netlink, index)?;
         Ok(state)
     }
@@ -93,17 +91,20 @@ impl HostState {
         LinkError::collect(self.revert())
     }
 
-    /// Ends as a killed process does: nothing is undone.
-    #[cfg(test)]
-    pub(super) fn crash(mut self) {
+    /// Leaves everything standing, for the next run to go on with or for [`cleanup`](super::cleanup).
+    pub fn keep(mut self) {
         self.active = false;
     }
 
     fn install(&mut self, netlink: &Netlink, index: u32) -> Result<(), LinkError> {
         nft::install(&self.plan)?;
         self.filtered = true;
-        for net in self.plan.pod_cidrs.clone() {
-            self.add_route(netlink, Route::Unreachable(net.trunc()))?;
+        let left: HashSet<Route> = self.routes.iter().copied().collect();
+        let missing = wanted(&self.plan, index).filter(|route| !left.contains(route));
+        let (guards, routes): (Vec<_>, Vec<_>) =
+            missing.partition(|route| matches!(route, Route::Unreachable(_)));
+        for guard in guards {
+            self.add_route(netlink, guard)?;
         }
         self.quiet_device();
         let HostPlan { mtu, txqueuelen, .. } = self.plan;
@@ -115,11 +116,7 @@ impl HostState {
             })?;
         }
         self.set_sysctls()?;
-        for net in self.plan.routes.clone() {
-            let source = preferred_source(&self.plan.addresses, &net);
-            self.add_route(netlink, Route::Device(net.trunc(), index, source))?;
-        }
-        Ok(())
+        routes.into_iter().try_for_each(|route| self.add_route(netlink, route))
     }
 
     fn add_route(&mut self, netlink: &Netlink, route: Route) -> Result<(), LinkError> {
@@ -186,7 +183,7 @@ impl HostState {
             errors.extend(nft::remove().err());
         }
         if errors.is_empty() {
-            errors.extend(forget(&self.plan));
+            errors.extend(self.plan.state_file.as_deref().and_then(forget));
         }
         errors
     }
@@ -200,16 +197,80 @@ impl Drop for HostState {
     }
 }
 
-/// Removes the routes a killed run has left, and restores its settings except those the plan sets again, which
-/// are returned: going back and forth would interrupt the host's forwarding. Its filter table is replaced later.
-fn sweep(netlink: &Netlink, plan: &HostPlan) -> Result<Vec<Changed>, LinkError> {
+/// Removes the routes and addresses that an earlier run has left, and restores its settings, except those that the
+/// plan wants again, which are returned: going back and forth would interrupt forwarding. Its filter table is
+/// replaced later.
+fn sweep(netlink: &Netlink, plan: &HostPlan, index: u32) -> Result<(Vec<Route>, Vec<Changed>), LinkError> {
     let left = routes::ours(netlink).map_err(|error| LinkError::system("listing routes", error))?;
-    let mut errors: Vec<_> = left.iter().filter_map(|route| remove(netlink, route).err()).collect();
+    let planned: HashSet<Route> = wanted(plan, index).collect();
+    let (routes, foreign): (Vec<_>, Vec<_>) = left.into_iter().partition(|route| planned.contains(route));
+    let mut errors: Vec<_> = foreign.iter().filter_map(|route| remove(netlink, route).err()).collect();
+    errors.extend(sweep_addresses(netlink, plan, index).err());
     let remembered = plan.state_file.as_deref().map(sysctl::remembered).unwrap_or_default();
     let is_planned = |changed: &Changed| plan.sysctls.iter().any(|(path, _)| path == changed.path());
-    let (kept, restored): (Vec<_>, Vec<_>) = remembered.into_iter().partition(is_planned);
+    let (settings, restored): (Vec<_>, Vec<_>) = remembered.into_iter().partition(is_planned);
     errors.extend(sysctl::restore(&restored));
-    LinkError::collect(errors).map(|()| kept)
+    LinkError::collect(errors).map(|()| (routes, settings))
+}
+
+/// The routes that a plan asks for: the loop guards, then those into the device.
+fn wanted(plan: &HostPlan, index: u32) -> impl Iterator<Item = Route> {
+    let guards = plan.pod_cidrs.iter().map(|net| Route::Unreachable(net.trunc()));
+    let source = |net| preferred_source(&plan.addresses, net);
+    guards.chain(plan.routes.iter().map(move |net| Route::Device(net.trunc(), index, source(net))))
+}
+
+fn sweep_addresses(netlink: &Netlink, plan: &HostPlan, index: u32) -> Result<(), LinkError> {
+    let found = links::local_addresses()?.into_iter().filter(|local| local.index == index);
+    let mut errors = Vec::new();
+    for local in found {
+        let Ok(net) = IpNet::new(local.address, local.prefix_len) else { continue };
+        if !plan.addresses.contains(&net)
+            && let Err(error) = routes::remove_address(netlink, index, net)
+        {
+            errors.push(LinkError::system(format!("taking {net} from {}", plan.device), error));
+        }
+    }
+    LinkError::collect(errors)
+}
+
+/// Removes every route, setting and filter rule that a run has left, and says which they were.
+pub(super) fn remove_left(netlink: &Netlink, state_file: &Path) -> (Vec<String>, Vec<LinkError>) {
+    let (mut removed, mut errors) = (Vec::new(), Vec::new());
+    match routes::ours(netlink) {
+        Err(error) => errors.push(LinkError::system("listing routes", error)),
+        Ok(routes) => {
+            for route in routes {
+                match remove(netlink, &route) {
+                    Ok(()) => removed.push(format!("route to {}", route.destination())),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+    }
+    let changed = sysctl::remembered(state_file);
+    errors.extend(sysctl::restore(&changed));
+    removed.extend(changed.iter().map(|changed| format!("the setting of {}", changed.path())));
+    match nft::is_there() {
+        Ok(false) => {}
+        Ok(true) => match nft::remove() {
+            Ok(()) => removed.push(format!("nftables table {}", nft::TABLE)),
+            Err(error) => errors.push(error),
+        },
+        Err(error) => errors.push(error),
+    }
+    if errors.is_empty() {
+        errors.extend(forget(state_file));
+    }
+    (removed, errors)
+}
+
+/// What keeps two runs from managing one host.
+pub(super) fn lock() -> Result<NamespaceLock, LinkError> {
+    NamespaceLock::take(LOCK).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => LinkError::Busy,
+        _ => LinkError::system("locking the host's routes", error),
+    })
 }
 
 fn remove(netlink: &Netlink, route: &Route) -> Result<(), LinkError> {
@@ -217,8 +278,7 @@ fn remove(netlink: &Netlink, route: &Route) -> Result<(), LinkError> {
     route.remove(netlink).map_err(failed)
 }
 
-fn forget(plan: &HostPlan) -> Option<LinkError> {
-    let file = plan.state_file.as_ref()?;
+fn forget(file: &Path) -> Option<LinkError> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Some(LinkError::system(format!("removing {}", file.display()), error))
@@ -238,11 +298,13 @@ fn check(plan: &HostPlan) -> Result<(), LinkError> {
     }
 }
 
-fn open_netlink() -> Result<Netlink, LinkError> {
+/// A netlink socket.
+pub(super) fn open_netlink() -> Result<Netlink, LinkError> {
     Netlink::open().map_err(|error| LinkError::system("opening a netlink socket", error))
 }
 
-fn find_device(netlink: &Netlink, name: &str) -> Result<u32, LinkError> {
+/// The index of the device of that name.
+pub(super) fn find_device(netlink: &Netlink, name: &str) -> Result<u32, LinkError> {
     let links = links::links(netlink).map_err(|error| LinkError::system("listing interfaces", error))?;
     let found = links.iter().find(|link| link.name == name);
     found.map(|link| link.index).ok_or_else(|| LinkError::NoInterface { name: name.to_owned() })

@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use super::leftover::{DeviceKeeper, cleanup};
 use super::testing::{eventually, in_namespace, ip, run};
 use super::tun::{Tun, TunConfig};
 use super::{HostState, default_route_interface, local_addresses};
@@ -10,7 +11,8 @@ use crate::packet::PacketBatch;
 use crate::wire::checksum;
 
 fn tun(name: &str) -> Tun {
-    let config = TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true };
+    let config =
+        TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: false };
     Tun::create(&config).unwrap().remove(0)
 }
 
@@ -115,7 +117,7 @@ fn g1_what_a_killed_run_has_left_is_swept_and_finally_undone() {
     in_namespace("crash", || {
         let before = host();
         let device = tun("windlass0");
-        HostState::apply(plan("killed")).unwrap().crash();
+        HostState::apply(plan("killed")).unwrap().keep();
         drop(device);
         assert!(ip("-4 route").contains("unreachable 10.244.1.0/24"));
         let mut changed = plan("killed");
@@ -211,5 +213,80 @@ fn the_hosts_addresses_and_default_routes_are_found() {
             addresses.iter().find(|local| local.address == "192.0.2.7".parse::<std::net::IpAddr>().unwrap());
         let found = found.unwrap();
         assert_eq!((found.interface.as_str(), found.prefix_len, found.mtu), ("up0", 24, 1480));
+    });
+}
+
+fn kept_tun(queues: usize) -> (Vec<Tun>, DeviceKeeper) {
+    let config =
+        TunConfig { name: "windlass0".to_owned(), queues, mtu: 1450, superpackets: true, persist: true };
+    let tuns = Tun::create(&config).unwrap();
+    let keeper = DeviceKeeper::new("windlass0", &tuns[0]).unwrap();
+    (tuns, keeper)
+}
+
+#[test]
+fn g1_what_is_kept_stands_while_nobody_runs_and_the_next_run_goes_on_with_it() {
+    in_namespace("kept device", || {
+        let before = host();
+        let (tuns, keeper) = kept_tun(1);
+        let state = HostState::apply(plan("kept")).unwrap();
+        keeper.keep().unwrap();
+        let index = ip("-o link show windlass0").split(':').next().unwrap().to_owned();
+        state.keep();
+        drop(tuns);
+        let left = ip("-4 route") + &run("nft", "list ruleset");
+        for words in ["10.96.0.0/12 dev windlass0", "unreachable 10.244.1.0/24", "table inet windlass"] {
+            assert!(left.contains(words), "{words} is not in {left}");
+        }
+        let mut changed = plan("kept");
+        changed.addresses[0] = "10.244.9.0/32".parse().unwrap();
+        let (tuns, keeper) = kept_tun(2);
+        let state = HostState::apply(changed).unwrap();
+        let link = ip("-o address show windlass0");
+        assert!(link.starts_with(&index), "the device is the same: {link}");
+        assert!(link.contains("10.244.9.0/32") && !link.contains("10.244.1.0/32"), "{link}");
+        assert!(ip("-4 route").contains("10.96.0.0/12 dev windlass0 proto 77 scope link src 10.244.9.0"));
+        let busy = cleanup(&state_file("kept"));
+        assert!(matches!(busy, Err(LinkError::Busy)), "{busy:?}");
+        drop(keeper);
+        state.keep();
+        drop(tuns);
+        let removed = cleanup(&state_file("kept")).unwrap();
+        for what in ["route to 10.96.0.0/12", "device windlass0", "nftables table", "ip_forward"] {
+            assert!(removed.iter().any(|line| line.contains(what)), "{what} is not in {removed:?}");
+        }
+        assert_eq!(host(), before);
+        assert_eq!(cleanup(&state_file("kept")).unwrap(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_run_that_keeps_nothing_takes_a_kept_device_with_it() {
+    in_namespace("released device", || {
+        let before = host();
+        let (tuns, keeper) = kept_tun(1);
+        keeper.keep().unwrap();
+        drop(tuns);
+        assert!(ip("link show windlass0").contains("kept by windlass"));
+        let device = tun("windlass0");
+        assert!(!ip("link show windlass0").contains("kept by windlass"));
+        drop(device);
+        assert_eq!(host(), before);
+    });
+}
+
+#[test]
+fn somebody_elses_persistent_device_is_not_taken() {
+    in_namespace("foreign device", || {
+        ip("tuntap add windlass0 mode tun multi_queue");
+        let config = TunConfig {
+            name: "windlass0".to_owned(),
+            queues: 1,
+            mtu: 1450,
+            superpackets: true,
+            persist: true,
+        };
+        assert!(Tun::create(&config).is_err());
+        ip("link delete windlass0");
     });
 }

@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use super::netlink::{self, Netlink, Request};
 use crate::device::host::{Family, InterfaceAddresses, LinkError, LocalAddress};
 
-const LINK_HEADER_LEN: usize = 16;
+/// Length of a link message's own header, in bytes.
+pub(super) const LINK_HEADER_LEN: usize = 16;
 const ADDRESS_HEADER_LEN: usize = 8;
 const ROUTE_HEADER_LEN: usize = 12;
 const NEXT_HOP_HEADER_LEN: usize = 8;
@@ -27,6 +28,8 @@ pub(super) struct Link {
     pub(super) master: Option<u32>,
     /// What kind of device, unless it is hardware.
     pub(super) kind: Option<String>,
+    /// What people call it.
+    pub(super) alias: Option<String>,
     /// The VNI of a vxlan device.
     pub(super) vxlan_vni: Option<u32>,
     /// The UDP port of a vxlan device.
@@ -109,6 +112,7 @@ fn link(body: &[u8]) -> Option<Link> {
         mtu: netlink::attribute(rest, libc::IFLA_MTU).and_then(netlink::number).unwrap_or(0),
         master: netlink::attribute(rest, libc::IFLA_MASTER).and_then(netlink::number),
         kind: details.and_then(kind),
+        alias: netlink::attribute(rest, libc::IFLA_IFALIAS).map(netlink::string),
         vxlan_vni: vxlan.and_then(|vxlan| netlink::attribute(vxlan, IFLA_VXLAN_ID)).and_then(netlink::number),
         vxlan_port: vxlan.and_then(vxlan_port),
     })

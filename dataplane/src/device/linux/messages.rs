@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::{MaybeUninit, zeroed};
+use std::mem::zeroed;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -104,26 +104,5 @@ impl Messages {
         header.msg_control = (&raw mut self.controls[index]).cast::<c_void>();
         header.msg_controllen = control_len as _;
         header.msg_flags = 0;
-    }
-}
-
-/// Takes everything off the error queue of a socket and returns how many errors there were.
-///
-/// With IP_RECVERR an ICMP error about one peer fails the next send to any peer, and stays until it is read.
-pub(super) fn drain_errors(socket: &impl AsRawFd) -> usize {
-    let mut control = Control([0; CONTROL_LEN]);
-    let mut drained = 0;
-    loop {
-        // SAFETY: a msghdr of null pointers and zero lengths asks for nothing.
-        let mut header: msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-        header.msg_control = (&raw mut control).cast();
-        header.msg_controllen = CONTROL_LEN as _;
-        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        // SAFETY: the only buffer the header names is `control`, which lives during the call.
-        match check(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) }) {
-            Ok(_) => drained += 1,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return drained,
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use crate::device::host::{HostPlan, LinkError};
 
@@ -13,6 +13,17 @@ pub(super) const TABLE: &str = "inet windlass";
 /// Replaces the table with the plan's rules.
 pub(super) fn install(plan: &HostPlan) -> Result<(), LinkError> {
     feed(&ruleset(plan))
+}
+
+/// Whether the table is there.
+pub(super) fn is_there() -> Result<bool, LinkError> {
+    let output = Command::new("nft").args(["list", "tables"]).output().map_err(failed)?;
+    match output.status.success() {
+        true => {
+            Ok(String::from_utf8_lossy(&output.stdout).lines().any(|line| line == format!("table {TABLE}")))
+        }
+        false => Err(refused(&output)),
+    }
 }
 
 /// Removes the table, if it is there.
@@ -58,10 +69,6 @@ fn keyword(address: &IpAddr) -> &'static str {
 }
 
 fn feed(rules: &str) -> Result<(), LinkError> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => LinkError::NoNft,
-        _ => LinkError::system("running nft", error),
-    };
     let mut command = Command::new("nft");
     command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
@@ -73,11 +80,22 @@ fn feed(rules: &str) -> Result<(), LinkError> {
     if output.status.success() {
         return Ok(());
     }
-    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if message.contains("Operation not permitted") {
-        return Err(LinkError::NotPermitted { action: "changing nftables".to_owned() });
+    Err(refused(&output))
+}
+
+fn failed(error: io::Error) -> LinkError {
+    match error.kind() {
+        io::ErrorKind::NotFound => LinkError::NoNft,
+        _ => LinkError::system("running nft", error),
     }
-    Err(LinkError::Nft { message })
+}
+
+fn refused(output: &Output) -> LinkError {
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    match message.contains("Operation not permitted") {
+        true => LinkError::NotPermitted { action: "changing nftables".to_owned() },
+        false => LinkError::Nft { message },
+    }
 }
 
 #[cfg(test)]

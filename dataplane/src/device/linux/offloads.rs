@@ -75,7 +75,8 @@ pub(super) fn of_kernel() -> Vec<KernelOffload> {
 }
 
 fn tun_offload() -> Seen<TunOffload> {
-    let config = TunConfig { name: PROBE.to_owned(), queues: 1, mtu: PROBE_MTU, superpackets: true };
+    let config =
+        TunConfig { name: PROBE.to_owned(), queues: 1, mtu: PROBE_MTU, superpackets: true, persist: false };
     let mut queues = Tun::create(&config).map_err(|error| error.to_string())?.into_iter();
     Ok(queues.next().map_or(TunOffload::Off, |queue| queue.offload()))
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use super::leftover::DeviceKeeper;
 use super::port::{self, NamespaceLock};
 use super::source_ports::SourcePorts;
 use super::tun::{Tun, TunConfig, TunOffload};
@@ -31,7 +32,13 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         .map(|udp| Ok((SourcePorts::bind(&udp)?, udp)))
         .collect::<Result<Vec<_>, DeviceError>>()?;
     let superpackets = config.offloads.device;
-    let tuns = Tun::create(&TunConfig { name: config.name.clone(), queues, mtu: config.mtu, superpackets })?;
+    let tuns = Tun::create(&TunConfig {
+        name: config.name.clone(),
+        queues,
+        mtu: config.mtu,
+        superpackets,
+        persist: config.persist,
+    })?;
     let (lane, lane_fact) = open_lane(config)?;
     let mut opened = Opened {
         workers: Vec::with_capacity(queues),
@@ -39,6 +46,7 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         device: config.name.clone(),
         source_ports: families.iter().flat_map(|(ports, _)| ports.ports()).copied().collect(),
         facts: facts(config, &tuns, &families),
+        keeper: keeper(config, &tuns)?,
     };
     opened.facts.push(lane_fact);
     for tun in tuns {
@@ -47,6 +55,12 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         opened.wakers.push(waker);
     }
     Ok(opened)
+}
+
+fn keeper(config: &DeviceConfig, tuns: &[Tun]) -> Result<Option<DeviceKeeper>, DeviceError> {
+    let first = tuns.first().filter(|_| config.persist);
+    let keeper = first.map(|tun| DeviceKeeper::new(&config.name, tun)).transpose();
+    keeper.map_err(|error| DeviceError::system(format!("keeping the device {}", config.name), error))
 }
 
 fn open_worker(

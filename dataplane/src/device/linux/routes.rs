@@ -23,7 +23,7 @@ const LAST_METRIC: u32 = u32::MAX;
 pub(super) const ROUTE_HEADER_LEN: usize = 12;
 
 /// A route of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Route {
     /// Into the interface of that index, with a preferred source.
     Device(IpNet, u32, Option<IpAddr>),
@@ -114,6 +114,14 @@ pub(super) fn add_address(netlink: &Netlink, index: u32, net: IpNet) -> io::Resu
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         added => added,
     }
+}
+
+/// Takes an address from an interface.
+pub(super) fn remove_address(netlink: &Netlink, index: u32, net: IpNet) -> io::Result<()> {
+    let mut header = vec![family_number(Family::of(&net.addr())), net.prefix_len(), 0, 0];
+    header.extend(index.to_ne_bytes());
+    let request = Request::new(libc::RTM_DELADDR, NLM_F_ACK, &header).address(libc::IFA_LOCAL, net.addr());
+    netlink.execute(request)
 }
 
 /// Sets an interface's MTU and queue length, and brings it up.

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::messages::drain_errors;
+use super::errors::read_errors;
 use super::outgoing::Outgoing;
 use super::patience::{Patience, says_full};
 use super::source_ports::SourcePorts;
 use super::tunnel_gso::Lane;
-use crate::device::SendReport;
 use crate::device::segments::{ENCAPSULATION_LEN, Superpacket, complete_checksum, segment_count};
+use crate::device::{SendReport, TooLong};
 use crate::packet::{Checksum, Datagram, PacketBuf, PacketPool};
 
 /// Most messages one sendmmsg takes.
@@ -38,6 +38,9 @@ const REFUSED_FOR: Duration = Duration::from_secs(30);
 /// Most such peers remembered.
 const REFUSED_PEERS: usize = 64;
 
+/// Errors of one batch that are told.
+const TOO_LONG_KEPT: usize = 16;
+
 /// Datagrams on their way into one sendmmsg.
 pub(super) struct Sender {
     outgoing: Outgoing,
@@ -51,6 +54,7 @@ pub(super) struct Sender {
     refused: Refused,
     /// Of the batch being sent.
     patience: Patience,
+    too_long: Vec<TooLong>,
 }
 
 impl Sender {
@@ -65,6 +69,7 @@ impl Sender {
             lane,
             refused: Refused::default(),
             patience: Patience::default(),
+            too_long: Vec::with_capacity(TOO_LONG_KEPT),
         }
     }
 
@@ -92,6 +97,20 @@ impl Sender {
             self.flush(socket, &mut report);
         }
         report
+    }
+
+    /// The next thing that sending has shown of a path's MTU.
+    pub(super) fn next_too_long(&mut self) -> Option<TooLong> {
+        self.too_long.pop()
+    }
+
+    /// Reads what errors a socket has kept. What they say of paths' MTUs beyond a few is told again by the next ones.
+    fn read_errors(&mut self, socket: &Socket) {
+        read_errors(socket, |too_long| {
+            if self.too_long.len() < TOO_LONG_KEPT {
+                self.too_long.push(too_long);
+            }
+        });
     }
 
     fn sort(&mut self, source_ports: &SourcePorts, datagrams: &[Datagram]) {
@@ -224,7 +243,7 @@ impl Sender {
                 Failure::Interrupted => continue,
                 Failure::Stale => {
                     retries += 1;
-                    drain_errors(socket);
+                    self.read_errors(socket);
                     continue;
                 }
                 Failure::QueueFull if self.patience.waited(socket, error) => continue,
@@ -260,7 +279,7 @@ impl Sender {
                         Failure::Interrupted => continue,
                         Failure::Stale => {
                             retries += 1;
-                            drain_errors(socket);
+                            self.read_errors(socket);
                             continue;
                         }
                         Failure::QueueFull if self.patience.waited(socket, error) => continue,

@@ -38,7 +38,7 @@ pub fn survey(tcp_ports: &[u16]) -> Survey {
     Survey {
         net_admin: net_admin(),
         tun: tun(),
-        wintun: None,
+        windows: None,
         iptables_rules: iptables_rules(&ruleset),
         ruleset,
         nft: Ok(nft.is_some()),
@@ -142,6 +142,7 @@ fn netlink_seen<T>(what: &str, look: impl FnOnce(&Netlink) -> io::Result<T>) -> 
 fn surveyed_links(netlink: &Netlink) -> io::Result<Vec<SurveyedLink>> {
     let surveyed = |link: links::Link| SurveyedLink {
         offloads: offloads::of(&link.name),
+        kept: link.is_kept(),
         name: link.name,
         index: link.index,
         mtu: link.mtu,

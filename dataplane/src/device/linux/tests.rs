@@ -18,7 +18,8 @@ use crate::wire::checksum;
 use crate::wire::flow;
 
 fn tun(name: &str) -> Tun {
-    let config = TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true };
+    let config =
+        TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: false };
     Tun::create(&config).unwrap().remove(0)
 }
 
@@ -76,8 +77,14 @@ fn g11_a_superpacket_the_device_refuses_goes_as_its_segments() {
 fn names_that_are_bad_or_taken_are_named_with_the_remedy() {
     in_namespace("device names", || {
         let create = |name: &str| {
-            Tun::create(&TunConfig { name: name.to_owned(), queues: 2, mtu: 1450, superpackets: true })
-                .map(|queues| queues.len())
+            Tun::create(&TunConfig {
+                name: name.to_owned(),
+                queues: 2,
+                mtu: 1450,
+                superpackets: true,
+                persist: false,
+            })
+            .map(|queues| queues.len())
         };
         assert!(matches!(create("a-name-that-is-too-long"), Err(DeviceError::BadName { .. })));
         assert!(matches!(create("a b"), Err(DeviceError::BadName { .. })));
@@ -196,6 +203,64 @@ fn g10_a_dead_peer_and_one_too_long_datagram_keep_nothing_else_back() {
             let mut received = DatagramBatch::new(64, 1);
             assert_eq!(eventually(|| b.recv_batch(&mut received).unwrap()), 21);
         }
+    });
+}
+
+/// A router behind which a link takes 1,300 bytes.
+fn narrow_router() {
+    run("sysctl", "-qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+    ip("link add narrow mtu 1300 type veth peer name beyond");
+    ip("link set beyond up");
+    for (link, addresses) in [
+        ("near1", ["192.0.2.2/24", "2001:db8::2/64 nodad"]),
+        ("narrow", ["198.51.100.1/24", "2001:db8:1::1/64 nodad"]),
+    ] {
+        addresses.iter().for_each(|address| drop(ip(&format!("address add {address} dev {link}"))));
+        ip(&format!("link set {link} up"));
+    }
+}
+
+#[test]
+fn c5_errors_of_routers_and_of_this_host_tell_the_path_mtu_and_what_they_quote() {
+    in_namespace("narrow path", || {
+        ip("link add near0 type veth peer name near1");
+        with_peer("near1", narrow_router, || {
+            ip("address add 192.0.2.1/24 dev near0");
+            ip("address add 2001:db8::1/64 dev near0 nodad");
+            ip("link set near0 up");
+            ip("route add 198.51.100.0/24 via 192.0.2.2");
+            ip("route add 2001:db8:1::/64 via 2001:db8::2");
+            for (own, remote) in [("192.0.2.1", "198.51.100.9:4789"), ("2001:db8::1", "[2001:db8:1::9]:4789")]
+            {
+                let mut pool = pool(own);
+                let long: Vec<u8> = (0..1_400).map(|at| at as u8).collect();
+                let batch = datagrams(1, &long, remote);
+                let mut told = None;
+                eventually(|| {
+                    // An error shows with the next send; the first may still have waited for a neighbor's address.
+                    pool.send_batch(&batch.pool, &batch.datagrams);
+                    told = pool.next_too_long();
+                    usize::from(told.is_some())
+                });
+                let told = told.unwrap();
+                assert_eq!((told.remote, told.mtu), (remote.parse().unwrap(), 1_300));
+                let quote = told.quote.unwrap();
+                assert_eq!(quote.bytes[..quote.len], [&[9; 22][..], &long[..6]].concat(), "{remote}");
+
+                ip("link set near0 mtu 1400");
+                let mut own = None;
+                eventually(|| {
+                    // What the router said before comes first.
+                    assert_eq!(pool.send_batch(&batch.pool, &batch.datagrams).too_long, 1);
+                    own = std::iter::from_fn(|| pool.next_too_long()).find(|told| told.quote.is_none());
+                    usize::from(own.is_some())
+                });
+                let own = own.unwrap();
+                let to: SocketAddr = remote.parse().unwrap();
+                assert_eq!((own.remote.ip(), own.mtu), (to.ip(), 1_400));
+                ip("link set near0 mtu 1500");
+            }
+        });
     });
 }
 

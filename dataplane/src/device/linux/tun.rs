@@ -14,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use libc::{c_int, c_short, c_ulong};
 
 use super::patience::{Patience, says_full};
-use super::{BATCH_LEN, joined, sys, virtio};
+use super::{BATCH_LEN, joined, leftover, sys, virtio};
 use crate::device::config::DeviceError;
 use crate::device::segments::{Superpacket, segment_count};
 use crate::device::{OverlayDevice, SendReport};
@@ -41,6 +41,8 @@ pub struct TunConfig {
     pub mtu: u16,
     /// Whether superpackets are asked for and written; without it every packet is of wire size.
     pub superpackets: bool,
+    /// Whether the device may come to outlive its queues.
+    pub persist: bool,
 }
 
 /// Which superpackets the kernel takes and gives.
@@ -64,7 +66,7 @@ impl fmt::Display for TunOffload {
     }
 }
 
-/// One queue of a TUN device. The device vanishes with its last queue.
+/// One queue of a TUN device. The device vanishes with its last queue, unless it is kept.
 #[derive(Debug)]
 pub struct Tun {
     file: File,
@@ -80,17 +82,26 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Creates the device, down and without addresses, and opens its queues.
+    /// Creates the device, down and without addresses, and opens its queues. One that a run has left standing is
+    /// gone on with, as it is.
     ///
     /// # Errors
     /// Without the driver or the privilege, or when the name is bad or taken.
     pub fn create(config: &TunConfig) -> Result<Vec<Tun>, DeviceError> {
         let count = config.queues.max(1);
-        let several = if count > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+        let left = leftover::is_left(&config.name);
+        // A device is of one queue or of several for ever: the next run may want another number.
+        let several = if count > 1 || config.persist || left { libc::IFF_MULTI_QUEUE } else { 0 };
         let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several;
         let mut queues = Vec::with_capacity(count);
         // The first queue must make the device: without TUN_EXCL it would attach to someone's persistent one.
-        queues.push(open_queue(config, flags | libc::IFF_TUN_EXCL)?);
+        let exclusive = if left { 0 } else { libc::IFF_TUN_EXCL };
+        let first = open_queue(config, flags | exclusive)?;
+        if left && !config.persist {
+            leftover::release(&config.name, &first.file)
+                .map_err(|error| DeviceError::system(format!("taking {} over", config.name), error))?;
+        }
+        queues.push(first);
         for _ in 1..count {
             queues.push(open_queue(config, flags)?);
         }
@@ -101,6 +112,11 @@ impl Tun {
     /// Which superpackets the kernel agreed to.
     pub fn offload(&self) -> TunOffload {
         self.offload
+    }
+
+    /// The queue once more: the device stays for as long as that lives.
+    pub(super) fn queue(&self) -> io::Result<File> {
+        self.file.try_clone()
     }
 
     /// Writes one packet, as it is or, where the kernel refuses a superpacket (G11), as its segments.

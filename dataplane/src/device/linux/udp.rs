@@ -17,7 +17,7 @@ use super::port::NamespaceLock;
 use super::send::Sender;
 use super::source_ports::SourcePorts;
 use super::tunnel_gso::Lane;
-use crate::device::{SendReport, UnderlaySocket};
+use crate::device::{SendReport, TooLong, UnderlaySocket};
 use crate::packet::{Datagram, DatagramBatch, PacketPool};
 
 /// Most datagrams one recvmmsg takes.
@@ -84,6 +84,10 @@ impl UnderlaySocket for UdpPool {
 
     fn send_batch(&mut self, pool: &PacketPool, datagrams: &[Datagram]) -> SendReport {
         self.sender.send_batch(&self.source_ports, pool, datagrams)
+    }
+
+    fn next_too_long(&mut self) -> Option<TooLong> {
+        self.sender.next_too_long()
     }
 }
 

@@ -4,27 +4,21 @@
 //! adapter, and no reboot brings them back.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use windows_sys::Win32::Foundation::{ERROR_NOT_FOUND, HMODULE, NO_ERROR, WIN32_ERROR};
+use windows_sys::Win32::Foundation::{ERROR_NOT_FOUND, NO_ERROR, WIN32_ERROR};
 use windows_sys::Win32::NetworkManagement::IpHelper::{
     ConvertInterfaceAliasToLuid, MIB_IPFORWARD_ROW2, MIB_IPINTERFACE_ROW, MIB_UNICASTIPADDRESS_ROW,
 };
 use windows_sys::Win32::NetworkManagement::Ndis::NET_LUID_LH;
 use windows_sys::Win32::Networking::WinSock::IpDadStatePreferred;
-use windows_sys::Win32::System::LibraryLoader::{
-    GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExW,
-};
 
-use super::sockaddr;
-use super::tables;
+use super::{dynamic, sockaddr, tables};
 use crate::device::host::Family;
 
 /// What an adapter is told about one address family.
@@ -222,38 +216,20 @@ struct Calls {
 
 impl Calls {
     fn resolve() -> io::Result<Self> {
-        let name: Vec<u16> = "iphlpapi.dll".encode_utf16().chain([0]).collect();
-        // SAFETY: a name that ends in zero, looked for in the system's own folder. It is never unloaded.
-        let library =
-            unsafe { LoadLibraryExW(name.as_ptr(), std::ptr::null_mut(), LOAD_LIBRARY_SEARCH_SYSTEM32) };
-        if library.is_null() {
-            return Err(io::Error::last_os_error());
-        }
+        let library = dynamic::system_library("iphlpapi.dll")?;
         // SAFETY: the fields' types are those that netioapi.h declares for these names.
         unsafe {
             Ok(Self {
-                initialize_interface: function(library, c"InitializeIpInterfaceEntry")?,
-                get_interface: function(library, c"GetIpInterfaceEntry")?,
-                set_interface: function(library, c"SetIpInterfaceEntry")?,
-                initialize_address: function(library, c"InitializeUnicastIpAddressEntry")?,
-                create_address: function(library, c"CreateUnicastIpAddressEntry")?,
-                delete_address: function(library, c"DeleteUnicastIpAddressEntry")?,
-                initialize_route: function(library, c"InitializeIpForwardEntry")?,
-                create_route: function(library, c"CreateIpForwardEntry2")?,
-                delete_route: function(library, c"DeleteIpForwardEntry2")?,
+                initialize_interface: dynamic::function(library, c"InitializeIpInterfaceEntry")?,
+                get_interface: dynamic::function(library, c"GetIpInterfaceEntry")?,
+                set_interface: dynamic::function(library, c"SetIpInterfaceEntry")?,
+                initialize_address: dynamic::function(library, c"InitializeUnicastIpAddressEntry")?,
+                create_address: dynamic::function(library, c"CreateUnicastIpAddressEntry")?,
+                delete_address: dynamic::function(library, c"DeleteUnicastIpAddressEntry")?,
+                initialize_route: dynamic::function(library, c"InitializeIpForwardEntry")?,
+                create_route: dynamic::function(library, c"CreateIpForwardEntry2")?,
+                delete_route: dynamic::function(library, c"DeleteIpForwardEntry2")?,
             })
         }
     }
-}
-
-/// # Safety
-/// `F` is the type of a pointer to the function of that name.
-unsafe fn function<F: Copy>(library: HMODULE, name: &CStr) -> io::Result<F> {
-    // SAFETY: an open library, and a name that ends in zero.
-    let Some(found) = (unsafe { GetProcAddress(library, name.as_ptr().cast()) }) else {
-        let missing = format!("iphlpapi.dll has no {}", name.to_string_lossy());
-        return Err(io::Error::new(io::ErrorKind::Unsupported, missing));
-    };
-    // SAFETY: the caller vouches for the type; function pointers are all of one size.
-    Ok(unsafe { mem::transmute_copy(&found) })
 }

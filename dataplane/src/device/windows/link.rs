@@ -81,6 +81,12 @@ impl HostState {
         LinkError::collect(self.revert())
     }
 
+    /// Leaves everything as it is now: it goes with the adapter, and that with this process.
+    pub fn keep(mut self) {
+        self.routes.clear();
+        self.addresses.clear();
+    }
+
     /// An adapter of the same GUID may come back with what it had.
     fn sweep(&mut self) -> Result<(), LinkError> {
         let device = self.plan.device.clone();

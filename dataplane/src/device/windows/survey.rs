@@ -3,17 +3,25 @@
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{elevation, library, link, processes, tables};
+use super::{elevation, firewall, forwarding, hns, holders, library, link, processes, tables};
 use crate::device::host::Family;
-use crate::device::survey::{Seen, Survey, SurveyedLink, SurveyedRoute};
+use crate::device::survey::{Seen, Survey, SurveyedLink, SurveyedRoute, WindowsSurvey};
 
 /// The host as far as it can be seen. What only Linux has is unseen.
 pub fn survey(_tcp_ports: &[u16]) -> Survey {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let processes = processes::processes().map_err(|error| format!("listing processes: {error}"));
+    let windows = WindowsSurvey {
+        wintun: library::check(),
+        udp_holders: holders::udp(&processes),
+        hns_networks: hns::networks(),
+        forwarding: forwarding::survey(),
+        firewall: firewall::survey(),
+    };
     Survey {
         net_admin: elevation::is_elevated().map_err(|error| error.to_string()),
         tun: linux_only(),
-        wintun: Some(library::check()),
+        windows: Some(windows),
         nft: linux_only(),
         ruleset: linux_only(),
         iptables_rules: linux_only(),
@@ -23,8 +31,8 @@ pub fn survey(_tcp_ports: &[u16]) -> Survey {
         addresses: link::local_addresses().map_err(|error| error.to_string()),
         default_routes: default_routes(),
         routes: routes(),
-        processes: processes::processes().map_err(|error| format!("listing processes: {error}")),
-        tcp_holders: Err("who listens is not looked at on Windows".to_owned()),
+        tcp_holders: holders::tcp(&processes),
+        processes,
         sysctls: Default::default(),
         subnet_env: linux_only(),
         clock: i64::try_from(clock.as_secs()).unwrap_or(i64::MAX),

@@ -126,9 +126,11 @@ unsafe fn socket_address(address: &SOCKET_ADDRESS) -> Option<IpAddr> {
     sockaddr::from_windows(&windows)
 }
 
+/// The text.
+///
 /// # Safety
 /// `text` is null or ends in a zero.
-unsafe fn wide_string(text: *const u16) -> String {
+pub(super) unsafe fn wide_string(text: *const u16) -> String {
     if text.is_null() {
         return String::new();
     }
