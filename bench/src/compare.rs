@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use windlass_tests::binary;
 use windlass_tests::netns::{missing_ability, on_path, sweep_dead_runs};
 use windlass_tests::topology::Topology;
 
-use crate::contestants::{self, BASE, CONTESTANTS, Contestant, UNSCRAPED, windlass_help};
+use crate::contestants::{self, BASE, CONTESTANTS, Contestant, UNBESET, windlass_help};
+use crate::figures::{Figures, Span};
 use crate::interrupt;
 use crate::machine::Machine;
-use crate::measure::{self, Figures, Kind, MEASURES, Measure, Span};
+use crate::measure::{self, Kind, MEASURES, Measure};
 use crate::programming::{self, Programming};
 use crate::report::{Report, Row, Settings, html, json, table};
 use crate::stand::Stand;
 use crate::sweep::Sweep;
-use crate::veth;
 
 /// After the set-up, no round begins that would not end within this.
 const QUICK_BUDGET: Duration = Duration::from_secs(115);
@@ -38,7 +39,7 @@ pub struct CompareArgs {
     #[arg(long, value_enum, conflicts_with = "measures")]
     sweep: Option<Sweep>,
     /// Windlass in all combinations of lane, tuning, workers and services, in place of the usual contestants
-    #[arg(long, conflicts_with_all = ["quick", "smoke", "sweep", "only"])]
+    #[arg(long, conflicts_with_all = ["quick", "smoke", "sweep"])]
     matrix: bool,
     /// One round of 200 ms with the kernel and Windlass, to see that it works
     #[arg(long, conflicts_with = "quick")]
@@ -210,11 +211,8 @@ impl Plan {
         let begun = Instant::now();
         let stand = Stand::new(contestant, topology, self.tunnel_segmentation)?;
         if let Some(row) = rows.iter_mut().find(|row| row.contestant.key == contestant.key) {
-            for index in [0, 1] {
-                let host = topology.host(index)?;
-                let lines = veth::offloads(&host.netns)?;
-                row.devices.extend(lines.into_iter().map(|line| format!("{} {line}", host.spec.name)));
-            }
+            row.devices = stand.devices(topology)?;
+            row.congestion_control = stand.congestion_control()?;
         }
         eprintln!("set up in {:.1} s: {}", begun.elapsed().as_secs_f64(), contestant.title);
         Ok(stand)
@@ -263,21 +261,21 @@ fn base(sweep: Option<Sweep>) -> &'static str {
 
 /// Those asked for, or those of the sweep, or those of the form; the base is always there.
 fn contestants(args: &CompareArgs) -> Result<Vec<Contestant>> {
-    check_keys(&args.only, contestants::all().map(|contestant| contestant.key))?;
+    let matrix = if args.matrix { contestants::matrix() } else { Vec::new() };
+    check_keys(&args.only, contestants::all().chain(matrix.iter().copied()).map(|it| it.key))?;
+    let asked = |contestant: &Contestant| args.only.iter().any(|key| key == contestant.key);
     let mut chosen: Vec<Contestant> = contestants::all()
         .filter(|contestant| match (args.only.is_empty(), args.sweep) {
             _ if contestant.key == base(args.sweep) => true,
-            (false, _) => args.only.iter().any(|key| key == contestant.key),
+            (false, _) => asked(contestant),
             (true, Some(sweep)) => sweep.contestants().contains(&contestant.key),
             (true, None) if args.matrix => false,
-            (true, None) if args.smoke => contestant.key == UNSCRAPED,
+            (true, None) if args.smoke => contestant.key == UNBESET,
             (true, None) if args.quick => contestant.quick,
             (true, None) => CONTESTANTS.iter().any(|usual| usual.key == contestant.key),
         })
         .collect();
-    if args.matrix {
-        chosen.extend(contestants::matrix());
-    }
+    chosen.extend(matrix.into_iter().filter(|contestant| args.only.is_empty() || asked(contestant)));
     for given in &args.windlass {
         chosen.push(Contestant::given(given)?);
     }
@@ -297,7 +295,7 @@ fn measures(args: &CompareArgs) -> Result<(Vec<Measure>, Vec<String>)> {
         return Ok((chosen, Vec::new()));
     }
     let (possible, impossible): (Vec<_>, Vec<_>) =
-        chosen.into_iter().partition(|measure| !matches!(measure.kind, Kind::CrossCheck));
+        chosen.into_iter().partition(|measure| !matches!(measure.kind, Kind::CrossCheck(_)));
     let left_out = impossible.iter().map(|measure| format!("{}: iperf3 is not installed", measure.title));
     Ok((possible, left_out.collect()))
 }
@@ -334,9 +332,10 @@ fn check_keys(given: &[String], known: impl Iterator<Item = &'static str>) -> Re
     }
 }
 
-/// The command as one would type it in the repository.
+/// The command as one would type it in the repository, with the binary that it did not build, if there was one.
 fn command() -> String {
     let quoted = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
     let words: Vec<String> = std::env::args().skip(1).map(quoted).collect();
-    format!("cargo run --release -p windlass-bench -- {}", words.join(" "))
+    let binary = std::env::var(binary::OVERRIDE).map(|path| format!("{}={path} ", binary::OVERRIDE));
+    format!("{}cargo run --release -p windlass-bench -- {}", binary.unwrap_or_default(), words.join(" "))
 }

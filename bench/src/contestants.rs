@@ -8,6 +8,7 @@ use windlass_tests::binary;
 use windlass_tests::process::run;
 use windlass_tests::topology::Family;
 
+use crate::nuisance::Nuisance;
 use crate::ovs;
 
 /// What carries the overlay between the two nodes.
@@ -49,8 +50,8 @@ pub struct Contestant {
     pub veth_gro: bool,
     /// Whether client and server, and so the underlay too, speak IPv6.
     pub ipv6: bool,
-    /// Whether the client's node is beset by hostile scrapers of its metrics while it is measured.
-    pub scraped: bool,
+    /// What besets the client's node while it is measured.
+    pub nuisance: Option<Nuisance>,
     /// Whether the client's node knows the [`peers`](crate::peers) too.
     pub peers: bool,
     /// Whether `--quick` measures it too.
@@ -64,7 +65,7 @@ pub const BASE: &str = "kernel";
 pub const MANY_SERVICES: usize = 10_000;
 
 /// All contestants, the base first.
-pub const CONTESTANTS: [Contestant; 27] = [
+pub const CONTESTANTS: [Contestant; 29] = [
     on_kernel(BASE, "kernel vxlan").in_quick(),
     on_kernel("kernel-gro", "kernel vxlan, veth GRO on").with_veth_gro().in_quick(),
     on_kernel("kernel-nft-1", "kernel vxlan + nftables, VIP, 1 service").via_vip(1).in_quick(),
@@ -94,13 +95,15 @@ pub const CONTESTANTS: [Contestant; 27] = [
     on_kernel("kernel-v6", "kernel vxlan, IPv6").over_ipv6(),
     on_windlass("windlass-v6", "Windlass, 1 worker, IPv6", &[]).over_ipv6(),
     on_windlass("windlass-v6-vip-1", "Windlass, 1 worker, IPv6, VIP, 1 service", &[]).via_vip(1).over_ipv6(),
-    on_windlass(SCRAPED, "Windlass, 1 worker, hostile scrapers", &[]).scraped(),
+    on_windlass("windlass-scraped", "Windlass, 1 worker, hostile scrapers", &[]).beset(Nuisance::Scrapers),
+    on_windlass("windlass-log-stalled", "Windlass, 1 worker, stalled log reader", &[])
+        .beset(Nuisance::StalledLog),
+    on_windlass("windlass-capture-stalled", "Windlass, 1 worker, stalled capture", &[])
+        .beset(Nuisance::StalledCapture),
 ];
 
-/// The contestant beside which [`SCRAPED`] is.
-pub const UNSCRAPED: &str = "windlass-1w";
-/// Windlass while its metrics are scraped by hostile clients.
-pub const SCRAPED: &str = "windlass-scraped";
+/// The contestant beside which those with a [`Nuisance`] are.
+pub const UNBESET: &str = "windlass-1w";
 
 /// Further ones, for sweeps and by name.
 pub const SWEPT: [Contestant; 8] = [
@@ -162,7 +165,7 @@ const fn on_kernel(key: &'static str, title: &'static str) -> Contestant {
         target,
         veth_gro: false,
         ipv6: false,
-        scraped: false,
+        nuisance: None,
         peers: false,
         quick: false,
     }
@@ -208,8 +211,8 @@ impl Contestant {
         self
     }
 
-    const fn scraped(mut self) -> Self {
-        self.scraped = true;
+    const fn beset(mut self, by: Nuisance) -> Self {
+        self.nuisance = Some(by);
         self
     }
 
@@ -268,11 +271,11 @@ impl Contestant {
         let further = [
             (self.veth_gro, ", veth GRO on"),
             (self.ipv6, ", IPv6 over IPv6"),
-            (self.scraped, ", metrics of the client's node scraped by hostile clients"),
             (self.peers, ", 1,000 further nodes known"),
         ];
         let further: String = further.into_iter().filter(|(so, _)| *so).map(|(_, text)| text).collect();
-        format!("{carrier}; {target}{further}")
+        let beset = self.nuisance.map_or_else(String::new, |nuisance| format!(", {}", nuisance.how()));
+        format!("{carrier}; {target}{further}{beset}")
     }
 
     /// Why it cannot be measured here, if it cannot; `help` is what `windlass run --help` says.

@@ -9,92 +9,17 @@ pub mod rr;
 pub mod tcp;
 pub mod udp;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use serde::Serialize;
 
 use crate::cpu;
+use crate::figures::{Figures, Span};
 
-pub use catalogue::{FLOWS, LOSS_FREE, MEASURES, Measure, PACKET_SIZES, PEERS, all};
-
-/// Which way a figure is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// The higher.
-    Higher,
-    /// The lower.
-    Lower,
-}
-
-/// One number that a measure gives.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Figure {
-    /// Its name within the measure.
-    pub key: &'static str,
-    /// What it is, for people.
-    pub title: &'static str,
-    /// Its unit.
-    pub unit: &'static str,
-    /// Which way it is better.
-    pub better: Better,
-    /// Whether the printed table shows it; the report shows all.
-    pub headline: bool,
-}
-
-/// The traffic of a measure.
-#[derive(Clone, Copy, Debug)]
-pub enum Kind {
-    /// Bulk TCP over that many connections, from the client or, in reverse, from the server.
-    Tcp {
-        /// Number of connections.
-        streams: usize,
-        /// Whether the server sends.
-        reverse: bool,
-    },
-    /// A flood of datagrams.
-    Udp(udp::Flood),
-    /// A flood over so many flows that each has no socket of its own.
-    Raw(raw::Spread),
-    /// The highest rate of datagrams with so many payload bytes at which no more are lost than the goal allows.
-    LossFree(&'static [usize]),
-    /// Bulk TCP by iperf3 and then by our own tool.
-    CrossCheck,
-    /// One request after the other.
-    RoundTrip(rr::Transport),
-    /// UDP requests at a fixed rate beside one bulk TCP stream.
-    LoadedRoundTrip,
-    /// Connections one after the other, by that many clients at once.
-    Connect {
-        /// Number of clients.
-        clients: usize,
-    },
-}
-
-/// A measure's figures by their keys.
-pub type Figures = BTreeMap<String, f64>;
-
-/// How long traffic runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// What is not counted, at the beginning.
-    pub warm_up: Duration,
-    /// What is counted.
-    pub duration: Duration,
-}
-
-impl Span {
-    /// Everything, and a little more, so that the traffic outlasts the counting.
-    #[must_use]
-    pub fn whole(self) -> Duration {
-        self.warm_up + self.duration + Duration::from_millis(20)
-    }
-}
+pub use catalogue::{FLOWS, Kind, LOSS_FREE, MEASURES, Measure, PACKET_SIZES, PEERS, all};
 
 /// Arguments of `measure`.
 #[derive(Args, Debug)]
@@ -133,7 +58,7 @@ fn take(kind: Kind, server: SocketAddr, span: Span) -> Result<Figures> {
         Kind::Udp(flood) => udp::measure(server, flood, span),
         Kind::Raw(spread) => raw::measure(server, spread, span),
         Kind::LossFree(sizes) => loss_free::measure(server, sizes, span),
-        Kind::CrossCheck => cross_check::measure(server, span),
+        Kind::CrossCheck(checked) => cross_check::measure(server, checked, span),
         Kind::RoundTrip(transport) => rr::measure(server, transport, span),
         Kind::LoadedRoundTrip => rr::measure_loaded(server, span),
         Kind::Connect { clients } => connect::measure(server, clients, span),
@@ -174,7 +99,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(100));
         let span = Span { warm_up: Duration::from_millis(20), duration: Duration::from_millis(100) };
         // iperf3 and raw sockets want a namespace of their own.
-        let here = |measure: &Measure| !matches!(measure.kind, Kind::CrossCheck | Kind::Raw(_));
+        let here = |measure: &Measure| !matches!(measure.kind, Kind::CrossCheck(_) | Kind::Raw(_));
         for measure in all().filter(here) {
             let figures = take(measure.kind, server, span)?;
             for figure in measure.figures {

@@ -92,7 +92,7 @@ pub fn windlass(topology: &Topology) -> Result<Vec<Programming>> {
     };
     Ok(vec![
         row("from memory", compiled, "from objects in memory: what changed is compiled, and published"),
-        row("reload", reloaded, "as logged: all manifests read anew, compiled, published"),
+        row("reload", reloaded, "as logged: the manifests that changed are read, compiled, published"),
         row(
             "end to end",
             seen,

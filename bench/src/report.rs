@@ -5,13 +5,14 @@ pub mod html;
 pub mod json;
 pub mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::contestants::Contestant;
+use crate::figures::{Figure, Figures};
 use crate::machine::Machine;
-use crate::measure::{Figure, Figures, Measure};
+use crate::measure::Measure;
 use crate::programming::Programming;
 use crate::report::goals::Goal;
 use crate::stats::Summary;
@@ -31,7 +32,7 @@ pub const METHOD: [&str; 17] = [
      whatever else runs on it.",
     "No pinning, neither of the traffic nor of interrupts, and of a contestant only where its name or how it is set up \
      says so.",
-    "TCP: one thread a connection, 128 KB writes, the system's congestion control and buffers.",
+    "TCP: one thread a connection, 128 KB writes, the system's buffers and congestion control, which is named above.",
     "UDP floods: one thread, sendmmsg of 64 datagrams (1 flow) or 16 of each flow in turn (64 flows), or of 4 \
      UDP_SEGMENT messages of 64 segments; received by one thread with recvmmsg into an 8 MB buffer. They are not \
      paced, so loss is that of an overload.",
@@ -44,12 +45,15 @@ pub const METHOD: [&str; 17] = [
      vxlan; the first node knows 1,000, and sends to so many of them in turn.",
     "Loss-free rate (RFC 2544 section 26.1): binary search in 7 trials, each of the whole span, below what an unpaced \
      flood brings through; the goal is a loss of 0.1 % at most. Bursts of 16 packets, paced by sleeping.",
-    "iperf3 counts whole seconds, one at least, and our own tool the span, right after it and with one stream too.",
+    "iperf3 counts whole seconds, one at least, what is received, and our own tool the span, right after it and with the \
+     same traffic. iperf3 sends and receives each datagram with a call of its own.",
     "Open vSwitch: routing by OpenFlow between the pod's port and a VXLAN port; no connection tracking. Its pods have TX \
      checksum and segmentation off, since its userspace datapath takes neither with tunnels. What never rests (afxdp \
      ports, poll busy) is stopped while others are measured.",
     "Hostile scrapers (40 silent connections; random bytes; 200 requests a connection, unread) are started with each \
-     measure of their contestant, on the client's node, at idle priority (SCHED_IDLE): they belong on other machines.",
+     measure of their contestant, on the client's node, at idle priority (SCHED_IDLE): they belong on other machines. A \
+     stalled log reader: the pipe is full before each measure, the log is at its most verbose, and a malformed object \
+     gives cause for a line. A stalled capture: of everything, begun and then stopped (SIGSTOP) before each measure.",
     "nftables rules are laid out as kube-proxy's nftables mode does, on the client's node; fillers have one VIP, one TCP \
      port and one endpoint each, the same for Windlass.",
 ];
@@ -97,6 +101,19 @@ pub struct Settings {
     pub sweep: Option<Sweep>,
 }
 
+impl Settings {
+    /// Rounds and times in a line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Self { rounds, duration_ms, warm_up_ms, .. } = self;
+        let segmentation = if self.tunnel_segmentation { "on" } else { "off" };
+        format!(
+            "{rounds} rounds; each measure counts {duration_ms} ms after {warm_up_ms} ms; the underlay's tunnel \
+             segmentation is {segmentation}"
+        )
+    }
+}
+
 /// What was found of one contestant.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -104,8 +121,10 @@ pub struct Row {
     pub contestant: Contestant,
     /// Why it was not measured, if it was not.
     pub skipped: Option<String>,
-    /// The offloads of its nodes' devices.
+    /// MTU and offloads of every device of its nodes, pods and wire.
     pub devices: Vec<String>,
+    /// The congestion control of its pods' TCP.
+    pub congestion_control: String,
     /// What went wrong, round by round.
     pub failures: Vec<String>,
     /// The values of each round by `<measure>/<figure>`.
@@ -153,6 +172,13 @@ impl Report {
         }
     }
 
+    /// The congestion controls that the pods of those measured had.
+    #[must_use]
+    pub fn congestion_control(&self) -> String {
+        let of_pods: BTreeSet<&str> = self.rows.iter().map(|row| row.congestion_control.as_str()).collect();
+        of_pods.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
+    }
+
     /// Every figure with its measure, in the order of the measures.
     pub fn figures(&self) -> impl Iterator<Item = (&Measure, &'static Figure)> {
         self.measures.iter().flat_map(|measure| measure.figures.iter().map(move |figure| (measure, figure)))
@@ -167,6 +193,7 @@ impl Row {
             contestant,
             skipped: None,
             devices: Vec::new(),
+            congestion_control: String::new(),
             failures: Vec::new(),
             values: BTreeMap::new(),
             summaries: BTreeMap::new(),
@@ -226,7 +253,11 @@ pub(crate) mod tests {
         let machine = Machine {
             processor: "a <fast> processor".to_owned(),
             cores: 2,
+            allowed_cores: "0-1".to_owned(),
             kernel: "6.18".to_owned(),
+            network_cards: vec!["eth0 (virtio_net)".to_owned()],
+            version: "0.1.0",
+            commit: "0123456789ab".to_owned(),
             began: "2026-01-01T00:00:00Z".to_owned(),
             load_before: "0.10".to_owned(),
         };

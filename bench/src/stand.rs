@@ -1,22 +1,23 @@
 //! A contestant set up: two nodes in namespaces, a client pod on one and a server pod on the other.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result};
-use windlass_tests::netns::{Netns, on_path};
+use windlass_tests::netns::on_path;
 use windlass_tests::node::WindlassNode;
 use windlass_tests::objects::Objects;
 use windlass_tests::peer::KernelPeer;
 use windlass_tests::pod::{Pod, Pods};
 use windlass_tests::process::{Guarded, run};
-use windlass_tests::scrapers;
 use windlass_tests::topology::{Host, Topology};
 use windlass_tests::traffic::ping;
 
 use crate::contestants::{Carrier, Contestant, Target};
+use crate::figures::{Figures, Span};
 use crate::measure::raw::Spread;
-use crate::measure::{Figures, Kind, Measure, Span, cross_check};
+use crate::measure::{Kind, Measure, cross_check};
+use crate::nuisance::Nuisance;
 use crate::ovs::OvsNode;
 use crate::programming::Programming;
 use crate::services::{MEASURED, PORT, with_services};
@@ -27,12 +28,11 @@ use crate::{peers, programming, veth};
 pub struct Stand<'a> {
     contestant: Contestant,
     client: Pods<'a>,
-    _server_pods: Pods<'a>,
+    server_pods: Pods<'a>,
     _servers: Vec<Guarded>,
     nodes: Vec<Node<'a>>,
     target: SocketAddr,
     programming: Option<Programming>,
-    scraped: Option<&'a Netns>,
 }
 
 /// What a node runs.
@@ -82,16 +82,7 @@ impl<'a> Stand<'a> {
             Target::Pod => SocketAddr::new(server_address, PORT),
             Target::Vip(_) => SocketAddr::new(MEASURED.vip(contestant.family()), MEASURED.port),
         };
-        let stand = Self {
-            contestant,
-            client,
-            _server_pods: server_pods,
-            _servers: servers,
-            nodes,
-            target,
-            programming,
-            scraped: contestant.scraped.then_some(&near.netns),
-        };
+        let stand = Self { contestant, client, server_pods, _servers: servers, nodes, target, programming };
         ping(&stand.client.pod(0)?.netns, server_address)?;
         stand.pause()?;
         Ok(stand)
@@ -107,11 +98,40 @@ impl<'a> Stand<'a> {
     #[must_use]
     pub fn takes(&self, measure: &Measure) -> bool {
         match measure.kind {
-            Kind::CrossCheck => self.contestant.target == Target::Pod,
+            Kind::CrossCheck(_) => self.contestant.target == Target::Pod,
             Kind::Raw(Spread::Flows(_)) => !self.contestant.ipv6,
             Kind::Raw(Spread::Peers(_)) => self.contestant.peers,
             _ => true,
         }
+    }
+
+    /// MTU and offloads of every device: of the nodes, of the pods, and of the wire between the nodes.
+    ///
+    /// # Errors
+    /// When a namespace's devices cannot be listed.
+    pub fn devices(&self, topology: &Topology) -> Result<Vec<String>> {
+        let (near, far) = (topology.host(0)?, topology.host(1)?);
+        let places = [
+            (near.spec.name, &near.netns),
+            ("client pod", &self.client.pod(0)?.netns),
+            (far.spec.name, &far.netns),
+            ("server pod", &self.server_pods.pod(0)?.netns),
+            ("wire", topology.wire()),
+        ];
+        let mut devices = Vec::new();
+        for (place, netns) in places {
+            devices.extend(veth::devices(netns)?.into_iter().map(|device| format!("{place} {device}")));
+        }
+        Ok(devices)
+    }
+
+    /// The congestion control of its client's TCP; the server's is the same, as both take the host's default.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn congestion_control(&self) -> Result<String> {
+        let said = self.client.pod(0)?.netns.exec("cat /proc/sys/net/ipv4/tcp_congestion_control")?;
+        Ok(said.trim().to_owned())
     }
 
     /// How long its services took to program, where that was measured.
@@ -130,9 +150,9 @@ impl<'a> Stand<'a> {
         command.args(["measure", measure.key]).arg(self.target.to_string());
         command.arg("--warm-up-ms").arg(span.warm_up.as_millis().to_string());
         command.arg("--duration-ms").arg(span.duration.as_millis().to_string());
-        let scrapers = self.scraped.map(idle_scrapers).transpose()?;
+        let nuisance = self.beset()?;
         let said = run(&mut command);
-        drop(scrapers);
+        drop(nuisance);
         self.pause()?;
         let said = said?;
         serde_json::from_str(&said).with_context(|| format!("figures in {said:?}"))
@@ -144,6 +164,13 @@ impl<'a> Stand<'a> {
             if let Node::Windlass(node) = node {
                 node.dismiss();
             }
+        }
+    }
+
+    fn beset(&self) -> Result<Vec<Guarded>> {
+        match (self.contestant.nuisance, self.nodes.first()) {
+            (Some(nuisance), Some(Node::Windlass(node))) => nuisance.begin(node),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -161,15 +188,6 @@ impl<'a> Stand<'a> {
         }
         Ok(())
     }
-}
-
-/// Hostile scrapers that get only the time that nobody else wants: elsewhere they would be on other machines.
-fn idle_scrapers(at: &Netns) -> Result<Vec<Guarded>> {
-    let scrapers = scrapers::hostile(at)?;
-    for scraper in &scrapers {
-        run(Command::new("chrt").args(["--idle", "--pid", "0", &scraper.id().to_string()]))?;
-    }
-    Ok(scrapers)
 }
 
 /// Our own server, and that of iperf3 where there is one.
@@ -214,7 +232,11 @@ fn start_nodes<'a>(
         Carrier::Windlass(flags) => {
             let objects = objects(contestant, topology, backend.ip(contestant.family()));
             let far = windlass(far, &objects, flags)?;
-            Ok((vec![windlass(near, &objects, flags)?, far], None))
+            let near = match contestant.nuisance {
+                Some(nuisance) => beset(near, &objects, flags, nuisance)?,
+                None => windlass(near, &objects, flags)?,
+            };
+            Ok((vec![near, far], None))
         }
         Carrier::WindlassToKernel(flags) => {
             let objects = objects(contestant, topology, backend.ip(contestant.family()));
@@ -248,4 +270,13 @@ fn kernel<'a>(host: &'a Host, topology: &Topology) -> Result<Node<'a>> {
 
 fn windlass<'a>(host: &'a Host, objects: &Objects, flags: &[&str]) -> Result<Node<'a>> {
     Ok(Node::Windlass(WindlassNode::start(host, objects, flags)?))
+}
+
+fn beset<'a>(host: &'a Host, objects: &Objects, flags: &[&str], nuisance: Nuisance) -> Result<Node<'a>> {
+    let flags = [flags, nuisance.flags()].concat();
+    let node = match nuisance {
+        Nuisance::StalledLog => WindlassNode::start_unread(host, objects, &flags)?,
+        Nuisance::Scrapers | Nuisance::StalledCapture => WindlassNode::start(host, objects, &flags)?,
+    };
+    Ok(Node::Windlass(node))
 }

@@ -5,8 +5,8 @@ use windlass_tests::netns::Netns;
 use windlass_tests::process::run;
 use windlass_tests::topology::{Family, Host};
 
-/// The features that decide how large packets are on their way.
-const FEATURES: [&str; 8] = [
+/// The features that decide how large packets are on their way, and who makes their checksums.
+const FEATURES: [&str; 10] = [
     "tx-checksumming",
     "scatter-gather",
     "tcp-segmentation-offload",
@@ -15,6 +15,8 @@ const FEATURES: [&str; 8] = [
     "generic-receive-offload",
     "rx-udp-gro-forwarding",
     "tx-udp_tnl-segmentation",
+    "tx-udp_tnl-csum-segmentation",
+    "large-receive-offload",
 ];
 
 /// Lets the host-side veth of every pod on that node aggregate what the pods send, as `--tune-pods` does.
@@ -35,20 +37,26 @@ pub fn tunnel_segmentation_off(host: &Host) -> Result<()> {
     host.netns.exec(&format!("ethtool -K eth0 {features}")).map(drop)
 }
 
-/// The offloads that are on, a line for each device of a node.
+/// MTU and the offloads that are on, a line for each device of a namespace.
 ///
 /// # Errors
 /// When the devices cannot be listed.
-pub fn offloads(netns: &Netns) -> Result<Vec<String>> {
-    let devices = netns.ip("-o link show")?;
-    let names = devices.lines().filter_map(|line| line.split(": ").nth(1)).filter(|name| *name != "lo");
-    names
-        .map(|name| {
-            let device = name.split('@').next().unwrap_or(name);
+pub fn devices(netns: &Netns) -> Result<Vec<String>> {
+    let said = netns.ip("-o link show")?;
+    let links = said.lines().filter_map(link).filter(|(name, _)| *name != "lo");
+    links
+        .map(|(device, mtu)| {
             let features = netns.exec(&format!("ethtool -k {device}")).context("offloads")?;
-            Ok(format!("{device}: {}", on(&features)))
+            Ok(format!("{device}: MTU {mtu}; on: {}", on(&features)))
         })
         .collect()
+}
+
+/// Name and MTU in a line of `ip -o link show`.
+fn link(line: &str) -> Option<(&str, &str)> {
+    let name = line.split(": ").nth(1)?;
+    let mtu = line.split_whitespace().skip_while(|word| *word != "mtu").nth(1)?;
+    Some((name.split('@').next().unwrap_or(name), mtu))
 }
 
 fn on(features: &str) -> String {
@@ -73,6 +81,12 @@ pub fn pod_ports(netns: &Netns) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_device_is_told_by_its_own_name_and_mtu() {
+        let line = "7: veth1@if2: <BROADCAST,UP> mtu 1450 qdisc noqueue master cni0 state UP mode DEFAULT";
+        assert_eq!(super::link(line), Some(("veth1", "1450")));
+    }
+
     #[test]
     fn only_known_features_that_are_on_are_told() {
         let said = "Features for eth0:\nrx-checksumming: on\ntx-checksumming: on\n\ttx-udp-segmentation: off\n\

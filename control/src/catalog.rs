@@ -102,6 +102,6 @@ checks! {
     ACCEPT_RA = host("accept-ra", "a host that forwards IPv6 ignores router advertisements unless accept_ra is 2, and loses a default route that came by them");
     RP_FILTER = host("rp-filter", "a strict reverse path filter drops VXLAN from peers whose route leaves by another interface");
     BRIDGE_NETFILTER = host("bridge-netfilter", "packets between two pods of one bridge pass the filter rules too");
-    OFFLOADS = host("offloads", "what the underlay device does not do for many packets at once costs CPU time for each of them");
+    OFFLOADS = host("offloads", "what kernel and devices do not do for many packets at once costs CPU time for each of them");
     BRIDGE_MTU = host("bridge-mtu", "pods send packets that the overlay cannot carry: they get ICMP for an answer, and connections that ignore it hang");
 }

@@ -7,6 +7,7 @@ mod cluster;
 mod filter;
 mod host;
 mod network;
+mod offloads;
 mod rules;
 mod sample;
 mod windows;
@@ -147,6 +148,7 @@ pub struct Subject<'a> {
 pub fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     let mut findings = host::findings(subject, facts);
     findings.extend(network::findings(subject, facts));
+    findings.extend(offloads::findings(subject, facts));
     findings.extend(filter::findings(subject, &facts.host));
     findings.extend(cluster::findings(subject, facts.host.clock));
     if let Some(host) = &facts.host.windows {

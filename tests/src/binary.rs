@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::process::run;
 
-/// Names a binary to test instead of building one.
-const OVERRIDE: &str = "WINDLASS_BIN";
+/// The variable that names a binary to test instead of having one built.
+pub const OVERRIDE: &str = "WINDLASS_BIN";
 
 static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 

@@ -5,9 +5,11 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
 
 use crate::api_server::ApiServer;
 use crate::binary;
@@ -90,10 +92,29 @@ impl<'a> WindlassNode<'a> {
         Self::launch(host, Folders::with_api(server)?, flags)
     }
 
+    /// As [`WindlassNode::start`], with its log going to a pipe that nobody reads.
+    ///
+    /// # Errors
+    /// As [`WindlassNode::start`].
+    pub fn start_unread(host: &'a Host, objects: &Objects, flags: &[&str]) -> Result<Self> {
+        let mut node = Self::launch_hindered(host, Folders::new(objects)?, flags, Hindrance::UnreadLog)?;
+        node.wait_until_up()?;
+        Ok(node)
+    }
+
     fn launch(host: &'a Host, folders: Folders, flags: &[&str]) -> Result<Self> {
+        Self::launch_hindered(host, folders, flags, Hindrance::None)
+    }
+
+    fn launch_hindered(
+        host: &'a Host,
+        folders: Folders,
+        flags: &[&str],
+        hindrance: Hindrance,
+    ) -> Result<Self> {
         let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
         let before = state_of(&host.netns)?;
-        let process = Guarded::spawn(&mut folders.command(host, &flags, Hindrance::None)?)?;
+        let process = Guarded::spawn(&mut folders.command(host, &flags, hindrance)?)?;
         Ok(Self { host, folders, flags, families: &FAMILIES, before, process, stopped: false })
     }
 
@@ -138,14 +159,49 @@ impl<'a> WindlassNode<'a> {
     /// # Errors
     /// When the binary cannot be run.
     pub fn ask(&self, arguments: &[&str]) -> Result<Ended> {
-        let socket = self.folders.run().join("windlass/admin.sock");
-        let mut command = Command::new(binary::windlass()?);
-        let output = command.args(arguments).arg("--admin-socket").arg(socket).output()?;
+        let output = self.asking(arguments)?.output()?;
         let said = [output.stdout, output.stderr].concat();
         Ok(Ended {
             code: output.status.code().unwrap_or(-1),
             said: String::from_utf8_lossy(&said).into_owned(),
         })
+    }
+
+    /// Another subcommand that is to ask the running node; the caller may add arguments.
+    ///
+    /// # Errors
+    /// When there is no binary.
+    pub fn asking(&self, arguments: &[&str]) -> Result<Command> {
+        let mut command = Command::new(binary::windlass()?);
+        command.args(arguments).arg("--admin-socket").arg(self.folders.run().join("windlass/admin.sock"));
+        Ok(command)
+    }
+
+    /// Fills the pipe that the log of a node goes to that was started by [`WindlassNode::start_unread`].
+    ///
+    /// # Errors
+    /// When there is no such pipe.
+    pub fn stall_log(&self) -> Result<()> {
+        let pipe = self.folders.log_pipe();
+        ensure!(pipe.exists(), "this node's log goes to a file");
+        // Whole pages, and then what is left of the last one; dd ends when the pipe is full.
+        for block in ["bs=4096", "bs=1"] {
+            let mut dd = Command::new("dd");
+            dd.arg(format!("of={}", pipe.display())).args(["if=/dev/zero", "oflag=nonblock", block]);
+            dd.stderr(Stdio::null()).status()?;
+        }
+        Ok(())
+    }
+
+    /// Adds a malformed object, another at each call, which the node has to log.
+    ///
+    /// # Errors
+    /// When its file cannot be written.
+    pub fn give_cause_to_log(&self) -> Result<()> {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("malformed-{}", CALLS.fetch_add(1, Ordering::Relaxed));
+        let object = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name } });
+        fs::write(self.manifests().join("malformed.json"), object.to_string()).context("a malformed object")
     }
 
     /// Starts another `windlass run` beside this one, with the same flags, which must refuse and touch nothing.
@@ -295,6 +351,8 @@ pub enum Hindrance {
     NoNetRaw,
     /// There is no /dev/net/tun.
     NoTun,
+    /// Its log goes to a pipe that is held open and never read.
+    UnreadLog,
 }
 
 impl Hindrance {
@@ -305,6 +363,9 @@ impl Hindrance {
             Self::NoNetAdmin => r#"exec setpriv --bounding-set=-net_admin "$@""#,
             Self::NoNetRaw => r#"exec setpriv --bounding-set=-net_raw "$@""#,
             Self::NoTun => r#"mount -t tmpfs none /dev/net && exec "$@""#,
+            Self::UnreadLog => {
+                r#"mkfifo /run/log && { tail --pid=$$ -f /dev/null </run/log >/dev/null 2>&1 & } && exec "$@" >/run/log 2>&1"#
+            }
         }
     }
 }
@@ -418,6 +479,10 @@ impl Folders {
 
     fn log_path(&self) -> PathBuf {
         self.root.path().join("log")
+    }
+
+    fn log_pipe(&self) -> PathBuf {
+        self.run().join("log")
     }
 
     fn log(&self) -> String {

@@ -1,9 +1,39 @@
 //! The measures of a comparison and of each sweep, and the figures that they give.
 
+use super::cross_check::Checked;
 use super::raw::Spread;
 use super::rr::Transport;
 use super::udp::{Flood, Sender};
-use super::{Better, Figure, Kind};
+use crate::figures::{Better, Figure};
+
+/// The traffic of a measure.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// Bulk TCP over that many connections, from the client or, in reverse, from the server.
+    Tcp {
+        /// Number of connections.
+        streams: usize,
+        /// Whether the server sends.
+        reverse: bool,
+    },
+    /// A flood of datagrams.
+    Udp(Flood),
+    /// A flood over so many flows that each has no socket of its own.
+    Raw(Spread),
+    /// The highest rate of datagrams with so many payload bytes at which no more are lost than the goal allows.
+    LossFree(&'static [usize]),
+    /// Bulk traffic by iperf3 and then by our own tool.
+    CrossCheck(Checked),
+    /// One request after the other.
+    RoundTrip(Transport),
+    /// UDP requests at a fixed rate beside one bulk TCP stream.
+    LoadedRoundTrip,
+    /// Connections one after the other, by that many clients at once.
+    Connect {
+        /// Number of clients.
+        clients: usize,
+    },
+}
 
 /// One kind of traffic and the figures that it gives.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +53,7 @@ pub struct Measure {
 }
 
 /// The measures of a comparison, in the order in which a round takes them.
-pub const MEASURES: [Measure; 12] = [
+pub const MEASURES: [Measure; 14] = [
     of("tcp-1", "TCP, 1 stream", "TCP 1", tcp(1, false), BULK),
     of("tcp-4", "TCP, 4 streams", "TCP 4", tcp(4, false), BULK),
     of("tcp-reverse", "TCP, 1 stream, reverse", "TCP reverse", tcp(1, true), BULK),
@@ -42,8 +72,11 @@ pub const MEASURES: [Measure; 12] = [
         Kind::Connect { clients: 16 },
         CONNECTIONS,
     ),
-    of("iperf3", "TCP, 1 stream, by iperf3 and by our tool", "iperf3", Kind::CrossCheck, CHECK)
+    of("iperf3", "TCP, 1 stream, by iperf3 and by our tool", "iperf3", Kind::CrossCheck(Checked::Tcp), CHECK)
         .not_in_quick(),
+    of("iperf3-reverse", CHECKED_REVERSE, "iperf3 reverse", Kind::CrossCheck(Checked::TcpReverse), CHECK)
+        .not_in_quick(),
+    of("iperf3-udp", CHECKED_UDP, "iperf3 UDP", Kind::CrossCheck(Checked::Udp), CHECK).not_in_quick(),
 ];
 
 /// The sweep over payload sizes. IMIX is 7 small, 4 middle and 1 large packet: frames of 64, 594 and 1,446 bytes.
@@ -83,6 +116,8 @@ pub fn all() -> impl Iterator<Item = Measure> {
     MEASURES.into_iter().chain(PACKET_SIZES).chain(FLOWS).chain(PEERS).chain(LOSS_FREE)
 }
 
+const CHECKED_REVERSE: &str = "TCP, 1 stream, reverse, by iperf3 and by our tool";
+const CHECKED_UDP: &str = "UDP 1,400 B, 1 flow, by iperf3 and by our tool";
 const LOADED: &str = "UDP 1,000 requests/s beside a TCP stream";
 const SEGMENTED: Kind = Kind::Udp(Flood { flows: 1, sizes: &[18], sender: Sender::Segment });
 const IMIX: &[usize] = &[18, 548, 18, 18, 548, 18, 1400, 18, 548, 18, 18, 548];

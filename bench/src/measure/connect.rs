@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::{Figures, Span, tcp};
-use crate::serve::Wish;
+use super::tcp;
+use crate::figures::{Figures, Span};
+use crate::protocol::Wish;
 
 /// Connections per second by that many clients at once, each making one after the other.
 ///

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 
 use super::udp::{Flood, Sender, watched};
-use super::{Figures, Span};
+use crate::figures::{Figures, Span};
 
 /// Percent of the packets that may be lost.
 pub const LOSS_GOAL: f64 = 0.1;

@@ -12,9 +12,9 @@ use nix::sys::socket::{
 };
 
 use super::udp::{Sent, connected, watched};
-use super::{Figures, Span};
+use crate::figures::{Figures, Span};
 use crate::peers;
-use crate::serve::COUNTED;
+use crate::protocol::COUNTED;
 
 const PAYLOAD_LEN: usize = 18;
 const HEADERS_LEN: usize = 28;

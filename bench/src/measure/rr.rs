@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use super::{Figures, Span, tcp, udp};
-use crate::serve::{ECHO, REQUEST_LEN, Wish};
+use super::{tcp, udp};
+use crate::figures::{Figures, Span};
+use crate::protocol::{ECHO, REQUEST_LEN, Wish};
 use crate::stats::percentile;
 
 /// Beside load, requests are meant to be sent this far apart, whatever became of the ones before.

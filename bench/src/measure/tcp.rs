@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use super::{Figures, Span};
-use crate::serve::Wish;
+use crate::figures::{Figures, Span};
+use crate::protocol::Wish;
 
 const CHUNK_LEN: usize = 128 * 1024;
 const PATIENCE: Duration = Duration::from_secs(10);

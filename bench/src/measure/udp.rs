@@ -10,8 +10,9 @@ use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg, setsockopt, sockopt};
 
-use super::{Figures, Span, tcp};
-use crate::serve::{COUNTED, Wish};
+use super::tcp;
+use crate::figures::{Figures, Span};
+use crate::protocol::{COUNTED, Wish};
 
 /// Datagrams that one call of `sendmmsg` sends on one flow before the next flow's turn, by number of flows.
 const BATCH_OF_ONE_FLOW: usize = 64;

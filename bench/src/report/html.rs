@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{METHOD, Report, Row, absent, key, number, range};
-use crate::measure::{Better, Figure, Measure};
+use crate::figures::{Better, Figure};
+use crate::measure::Measure;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;\
 color:#1b1f24;background:#fff}table{border-collapse:collapse;margin:.5rem 0 1.5rem;font-variant-numeric:tabular-nums}\
@@ -38,21 +39,12 @@ pub fn render(report: &Report) -> String {
 fn machine(page: &mut String, report: &Report) {
     let (machine, settings) = (&report.machine, &report.settings);
     push(page, &format!("<p><code>{}</code></p>", escape(&settings.command)));
+    for line in machine.lines() {
+        push(page, &format!("<p>{}.</p>", escape(&line)));
+    }
     push(
         page,
-        &format!(
-            "<p>{}, {} cores, Linux {}; begun {}, load before {}. {} rounds, {} ms a measure after {} ms; the underlay's \
-             tunnel segmentation is {}.</p>",
-            escape(&machine.processor),
-            machine.cores,
-            escape(&machine.kernel),
-            escape(&machine.began),
-            escape(&machine.load_before),
-            settings.rounds,
-            settings.duration_ms,
-            settings.warm_up_ms,
-            if settings.tunnel_segmentation { "on" } else { "off" }
-        ),
+        &format!("<p>{}; TCP in the pods: {}.</p>", settings.line(), escape(&report.congestion_control())),
     );
     push(page, "<h2>Method</h2><ul>");
     for sentence in METHOD {
@@ -212,6 +204,9 @@ fn contestants(page: &mut String, report: &Report) {
             push(page, &format!("<p class=\"skipped\">SKIPPED: {}</p>", escape(why)));
         }
         push(page, "<ul>");
+        if !row.congestion_control.is_empty() {
+            push(page, &format!("<li>TCP in the pods: {}</li>", escape(&row.congestion_control)));
+        }
         for line in &row.devices {
             push(page, &format!("<li>{}</li>", escape(line)));
         }

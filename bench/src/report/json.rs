@@ -8,7 +8,7 @@ use super::Report;
 use crate::measure::Measure;
 
 /// Name and version of the form; the number grows when a reader of the old form would misread the new.
-pub const SCHEMA: &str = "windlass-compare/1";
+pub const SCHEMA: &str = "windlass-compare/2";
 
 /// The whole report.
 ///

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{METHOD, Report, Row, absent, key, range};
-use crate::measure::{Figure, Measure};
+use crate::figures::Figure;
+use crate::measure::Measure;
 use crate::programming::Programming;
 
 /// Everything, as plain text.
@@ -50,29 +51,17 @@ fn goals(text: &mut String, report: &Report) {
 fn method(text: &mut String, report: &Report) {
     let (machine, settings) = (&report.machine, &report.settings);
     line(text, "\nMethod");
-    line(
-        text,
-        &format!(
-            "- {}, {} cores, Linux {}, load before {}; {}",
-            machine.processor, machine.cores, machine.kernel, machine.load_before, machine.began
-        ),
-    );
-    line(
-        text,
-        &format!(
-            "- {} rounds; each measure counts {} ms after {} ms; the underlay's tunnel segmentation is {}",
-            settings.rounds,
-            settings.duration_ms,
-            settings.warm_up_ms,
-            if settings.tunnel_segmentation { "on" } else { "off" }
-        ),
-    );
+    for fact in machine.lines() {
+        line(text, &format!("- {fact}"));
+    }
+    line(text, &format!("- {}; TCP in the pods: {}", settings.line(), report.congestion_control()));
     for sentence in METHOD {
         line(text, &format!("- {sentence}"));
     }
     for row in &report.rows {
+        line(text, &format!("- set up, {}: {}", row.contestant.key, row.contestant.how()));
         for device in &row.devices {
-            line(text, &format!("- offloads on, {}: {device}", row.contestant.key));
+            line(text, &format!("- device, {}: {device}", row.contestant.key));
         }
         for failure in &row.failures {
             line(text, &format!("- FAILED, {}: {failure}", row.contestant.key));

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendto, setsockopt, sockopt};
 
-use super::ECHO;
+use crate::protocol::ECHO;
 
 const BATCH: usize = 64;
 const BUFFER_LEN: usize = 2048;

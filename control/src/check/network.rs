@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use windlass_dataplane::device::Survey;
-use windlass_dataplane::device::survey::{OFFLOADS, SurveyedLink, SurveyedRoute};
+use windlass_dataplane::device::survey::{SurveyedLink, SurveyedRoute};
 
 use super::cluster::vteps;
 use super::{Facts, Finding, Severity, Subject};
@@ -37,7 +37,6 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
         findings.extend(underlay_mtus(subject, node, host));
         findings.extend(bridge_mtus(subject, node, host));
         findings.extend(flannel_mtu(node, host));
-        findings.extend(offloads(node, host));
     }
     findings.extend(forwarding(subject.node, host));
     findings
@@ -103,26 +102,6 @@ fn described(route: &SurveyedRoute) -> String {
         text.push_str(&format!(" dev {interface}"));
     }
     text
-}
-
-/// What the devices with the underlay addresses leave to the CPU.
-fn offloads(node: &NodeSettings, host: &Survey) -> Vec<Finding> {
-    let is_underlay = |name: &str| {
-        let of_device = host.addresses.iter().flatten().filter(|local| local.interface == name);
-        node.underlay.iter().any(|choice| of_device.clone().any(|local| local.address == choice.addr))
-    };
-    let finding = |link: &SurveyedLink| {
-        let is_off = |name: &str| link.offloads_off.contains(&name);
-        let off: Vec<_> = OFFLOADS.iter().filter(|(name, _)| is_off(name)).collect();
-        let seen: Vec<_> = off.iter().map(|(name, lack)| format!("{name} is off: {lack}")).collect();
-        let flags: Vec<_> = off.iter().map(|(name, _)| format!("{name} on")).collect();
-        (!off.is_empty()).then(|| {
-            let seen = format!("of {}, {}", link.name, seen.join("; "));
-            let remedy = format!("ethtool -K {} {}, if the device can", link.name, flags.join(" "));
-            Finding::new(&catalog::OFFLOADS, Severity::Note, seen, remedy)
-        })
-    };
-    host.links.iter().flatten().filter(|link| is_underlay(&link.name)).filter_map(finding).collect()
 }
 
 /// Peers that are reached by another interface than the underlay address's: its MTU counts, and a strict filter

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use windlass_dataplane::device::LocalAddress;
-use windlass_dataplane::device::survey::{SurveyedLink, SurveyedProcess, SurveyedRoute};
+use windlass_dataplane::device::survey::{
+    KernelOffload, OffloadState, SurveyedLink, SurveyedProcess, SurveyedRoute,
+};
 
 use super::*;
 use crate::cluster::{NetConfState, Node};
@@ -63,6 +65,7 @@ fn healthy() -> Facts {
         ruleset: Ok(r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}]}"#.to_owned()),
         iptables_rules: Ok(String::new()),
         ipvs: Ok(Vec::new()),
+        kernel_offloads: Vec::new(),
         links: Ok(vec![link("lo", 1, 65536), link("eth0", 2, 1500), link("cni0", 3, 1450)]),
         addresses: Ok(vec![local("eth0", 2, "192.168.1.40", 1500), local("cni0", 3, "10.244.0.1", 1450)]),
         default_routes: Ok(vec!["192.168.1.40".parse().unwrap()]),

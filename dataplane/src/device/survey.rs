@@ -1,6 +1,7 @@
 //! What a host is like, seen without changing anything of it: what is checked before a node runs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -27,6 +28,8 @@ pub struct Survey {
     pub iptables_rules: Seen<String>,
     /// IPVS's virtual services, one line each as `/proc/net/ip_vs` has them.
     pub ipvs: Seen<Vec<String>>,
+    /// What the kernel does for many packets at once, as far as the platform has such.
+    pub kernel_offloads: Vec<KernelOffload>,
     /// Interfaces.
     pub links: Seen<Vec<SurveyedLink>>,
     /// Addresses of all interfaces.
@@ -99,15 +102,94 @@ pub struct SurveyedLink {
     pub vxlan_port: Option<u16>,
     /// Whether it is our device, left standing by a run that has ended.
     pub kept: bool,
-    /// Those of [`OFFLOADS`] that it could have and that are off.
-    pub offloads_off: Vec<&'static str>,
+    /// Those of [`OFFLOADS`] that it tells of, by name.
+    pub offloads: Vec<(&'static str, OffloadState)>,
 }
 
-/// What the underlay device can do for many datagrams at once, by ethtool's names, and what its lack costs.
-pub const OFFLOADS: [(&str, &str); 2] = [
-    ("tx-udp-segmentation", "the CPU cuts joined datagrams before the device has them"),
-    ("rx-gro", "datagrams of peers on the wire come one by one"),
+/// What has become of an interface's offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OffloadState {
+    /// It is on.
+    On,
+    /// It is off, and can be turned on.
+    Off,
+    /// The device cannot do it.
+    Cannot,
+}
+
+impl fmt::Display for OffloadState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "on",
+            Self::Off => "off by setting",
+            Self::Cannot => "off: the device cannot",
+        })
+    }
+}
+
+/// What an interface may do for many packets at once in place of the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// Its name, as `ethtool -K` takes it.
+    pub name: &'static str,
+    /// The kernel's features, one of which is enough.
+    pub features: &'static [&'static str],
+    /// What its lack costs.
+    pub lack: &'static str,
+    /// The interfaces that it is of use on.
+    pub place: OffloadPlace,
+}
+
+/// Where an [`Offload`] is of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffloadPlace {
+    /// The devices with the underlay addresses.
+    Underlay,
+    /// The host's side of the pods' veths.
+    PodVeth,
+}
+
+/// Every offload of an interface that is of use.
+pub const OFFLOADS: [Offload; 7] = [
+    underlay("tx-checksumming", CHECKSUMS, "the CPU sums every outer datagram"),
+    underlay(
+        "tx-udp-segmentation",
+        &["tx-udp-segmentation"],
+        "the CPU cuts joined datagrams before the device has them",
+    ),
+    underlay(
+        "tx-udp_tnl-segmentation",
+        &["tx-udp_tnl-segmentation"],
+        "superpackets in VXLAN without an outer checksum are cut by the CPU",
+    ),
+    underlay(
+        "tx-udp_tnl-csum-segmentation",
+        &["tx-udp_tnl-csum-segmentation"],
+        "the tunnel-GSO lane stays off unless it is forced",
+    ),
+    underlay("rx-gro", &["rx-gro"], "datagrams of peers on the wire come one by one"),
+    pod_veth("generic-receive-offload", &["rx-gro"], "packets that pods send come one by one"),
+    pod_veth("rx-udp-gro-forwarding", &["rx-udp-gro-forwarding"], "datagrams that pods send come one by one"),
 ];
+
+const CHECKSUMS: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
+
+const fn underlay(name: &'static str, features: &'static [&'static str], lack: &'static str) -> Offload {
+    Offload { name, features, lack, place: OffloadPlace::Underlay }
+}
+
+const fn pod_veth(name: &'static str, features: &'static [&'static str], lack: &'static str) -> Offload {
+    Offload { name, features, lack, place: OffloadPlace::PodVeth }
+}
+
+/// What the kernel does for many packets at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelOffload {
+    /// Its name.
+    pub name: &'static str,
+    /// Why there is none, or why it could not be seen.
+    pub state: Seen<()>,
+}
 
 /// A route of the main table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,9 +11,45 @@ const HOST_CASES: &[HostCase] = &[
     ("a TUN that cannot be opened", |f| f.host.tun = Err("denied".into()), (Unseen, "tun"), &["denied"]),
     (
         "an underlay device without offloads",
-        |f| f.host.links.as_mut().unwrap()[1].offloads_off = vec!["tx-udp-segmentation", "rx-gro"],
+        |f| {
+            f.host.links.as_mut().unwrap()[1].offloads = vec![
+                ("tx-checksumming", OffloadState::On),
+                ("tx-udp-segmentation", OffloadState::Off),
+                ("tx-udp_tnl-csum-segmentation", OffloadState::Cannot),
+                ("rx-gro", OffloadState::Off),
+            ];
+        },
         (Note, "offloads"),
-        &["eth0", "tx-udp-segmentation is off", "ethtool -K eth0 tx-udp-segmentation on rx-gro on"],
+        &[
+            "eth0, tx-checksumming on; tx-udp-segmentation off by setting (the CPU cuts",
+            "tx-udp_tnl-csum-segmentation off: the device cannot (the tunnel-GSO lane stays off",
+            "ethtool -K eth0 tx-udp-segmentation on rx-gro on",
+        ],
+    ),
+    (
+        "a kernel without some offloads",
+        |f| f.host.kernel_offloads = kernel_offloads(),
+        (Note, "offloads"),
+        &["of the kernel, TUN TSO4, TSO6 on; UDP_GRO off: the kernel does not know it"],
+    ),
+    (
+        "pods' veths that do not aggregate",
+        |f| {
+            add(
+                f,
+                SurveyedLink {
+                    kind: Some("veth".into()),
+                    offloads: veth_offloads(),
+                    ..link("veth1", 9, 1450)
+                },
+            )
+        },
+        (Note, "offloads"),
+        &[
+            "of 1 veths, generic-receive-offload is on for 0",
+            "rx-udp-gro-forwarding is on for 1",
+            "--tune-pods",
+        ],
     ),
     ("no nft", |f| f.host.nft = Ok(false), (Error, "nft"), &["nftables"]),
     (
@@ -169,4 +205,16 @@ fn an_underlay_narrower_than_the_device_of_a_run_needs_is_found() {
     let findings = found(&[], &example(), &facts);
     let mtu = findings.iter().find(|finding| finding.check.name == "mtu").unwrap();
     assert_eq!(mtu.seen, "windlass0 has an MTU of 1450, which needs 1500 of eth0, and eth0 has 1480");
+}
+
+fn kernel_offloads() -> Vec<KernelOffload> {
+    let missing = Err("the kernel does not know it".to_owned());
+    vec![
+        KernelOffload { name: "TUN TSO4, TSO6", state: Ok(()) },
+        KernelOffload { name: "UDP_GRO", state: missing },
+    ]
+}
+
+fn veth_offloads() -> Vec<(&'static str, OffloadState)> {
+    vec![("generic-receive-offload", OffloadState::Off), ("rx-udp-gro-forwarding", OffloadState::On)]
 }

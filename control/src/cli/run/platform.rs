@@ -270,7 +270,7 @@ fn pod_tuning(config: &Config, settings: &NodeSettings) -> Result<Option<PodTuni
 /// What becomes of the pods' veths, for the log and `show device`.
 fn pods_fact(config: &Config) -> &'static str {
     match config.tune_pods {
-        true => "pods' veths: GRO on, also for UDP that is forwarded (--tune-pods)",
+        true => "pods' veths: GRO and rx-udp-gro-forwarding on (--tune-pods)",
         false => "pods' veths: as they are; --tune-pods lets them aggregate what pods send (GRO)",
     }
 }

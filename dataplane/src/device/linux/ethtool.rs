@@ -6,6 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use libc::c_ulong;
 
 use super::sys;
+use crate::device::survey::OffloadState;
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 
@@ -44,13 +45,23 @@ impl Ethtool {
 
     /// Whether a feature is on.
     pub(super) fn is_on(&self, interface: &str, feature: &str) -> io::Result<bool> {
+        Ok(self.state(interface, feature)? == OffloadState::On)
+    }
+
+    /// Whether a feature is on, and whether it could be.
+    pub(super) fn state(&self, interface: &str, feature: &str) -> io::Result<OffloadState> {
         let (block, bit) = self.place(feature)?;
         let blocks = self.blocks();
         // Of each block: available, requested, active, never changed.
         let mut features = vec![0; 2 + 4 * blocks];
         features[..2].copy_from_slice(&[ETHTOOL_GFEATURES, blocks as u32]);
         self.call(interface, &mut features)?;
-        Ok(features[2 + 4 * block + 2] & bit != 0)
+        let has = |column: usize| features[2 + 4 * block + column] & bit != 0;
+        Ok(match (has(2), has(0) && !has(3)) {
+            (true, _) => OffloadState::On,
+            (false, true) => OffloadState::Off,
+            (false, false) => OffloadState::Cannot,
+        })
     }
 
     /// Turns a feature on or off. The kernel may keep it as it is without an error.

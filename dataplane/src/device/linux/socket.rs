@@ -15,7 +15,7 @@ use crate::device::config::{DeviceError, UdpConfig};
 pub(super) fn receiving(config: &UdpConfig, shared: bool) -> Result<Socket, DeviceError> {
     let address = SocketAddr::new(config.underlay, config.port);
     let failed = |error| DeviceError::system(format!("opening a UDP socket on {address}"), error);
-    let socket = open(config.underlay).map_err(failed)?;
+    let socket = unbound(config.underlay).map_err(failed)?;
     if shared {
         socket.set_reuse_port(true).map_err(failed)?;
     }
@@ -39,7 +39,7 @@ pub(super) fn receiving(config: &UdpConfig, shared: bool) -> Result<Socket, Devi
 /// IP_PMTUDISC_PROBE sets DF, never fragments (RFC 7348 section 4.3) and leaves the path MTU to the engine. The
 /// outer checksum is on because nothing turns it off.
 pub(super) fn sending(underlay: IpAddr, buffer_len: usize) -> io::Result<Socket> {
-    let socket = open(underlay)?;
+    let socket = unbound(underlay)?;
     let _ = force_buffer(&socket, libc::SO_SNDBUFFORCE, buffer_len)
         .or_else(|_| socket.set_send_buffer_size(buffer_len));
     sys::refuse_input(&socket)?;
@@ -69,7 +69,8 @@ pub(super) fn joins_sent(socket: &Socket) -> bool {
     sys::set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
 }
 
-fn open(underlay: IpAddr) -> io::Result<Socket> {
+/// A socket that has no address as yet.
+pub(super) fn unbound(underlay: IpAddr) -> io::Result<Socket> {
     let domain = if underlay.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;

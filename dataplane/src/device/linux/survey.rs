@@ -43,6 +43,7 @@ pub fn survey(tcp_ports: &[u16]) -> Survey {
         ruleset,
         nft: Ok(nft.is_some()),
         ipvs: ipvs(),
+        kernel_offloads: offloads::of_kernel(),
         links: netlink_seen("interfaces", surveyed_links),
         addresses: links::local_addresses().map_err(|error| error.to_string()),
         default_routes: default_routes(),
@@ -140,7 +141,7 @@ fn netlink_seen<T>(what: &str, look: impl FnOnce(&Netlink) -> io::Result<T>) -> 
 
 fn surveyed_links(netlink: &Netlink) -> io::Result<Vec<SurveyedLink>> {
     let surveyed = |link: links::Link| SurveyedLink {
-        offloads_off: offloads_off(&link.name),
+        offloads: offloads::of(&link.name),
         kept: link.is_kept(),
         name: link.name,
         index: link.index,
@@ -150,10 +151,6 @@ fn surveyed_links(netlink: &Netlink) -> io::Result<Vec<SurveyedLink>> {
         vxlan_port: link.vxlan_port,
     };
     Ok(links::links(netlink)?.into_iter().map(surveyed).collect())
-}
-
-fn offloads_off(interface: &str) -> Vec<&'static str> {
-    offloads::of(interface).into_iter().filter(|(_, on)| !on).map(|(name, _)| name).collect()
 }
 
 fn default_routes() -> Seen<Vec<IpAddr>> {

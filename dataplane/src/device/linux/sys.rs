@@ -25,6 +25,12 @@ pub(super) fn ioctl(fd: &impl AsRawFd, request: c_ulong, argument: c_ulong) -> i
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) } as isize).map(drop)
 }
 
+/// Puts the calling thread into a network namespace of its own, which vanishes with the thread.
+pub(super) fn leave_network() -> io::Result<()> {
+    // SAFETY: takes an integer, and changes only the calling thread.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) } as isize).map(drop)
+}
+
 /// An interface request that asks for nothing.
 pub(super) fn empty_ifreq() -> libc::ifreq {
     // SAFETY: an ifreq is integers, arrays of them and null pointers, for which all bits zero is a value.

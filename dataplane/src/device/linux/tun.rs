@@ -59,8 +59,8 @@ pub enum TunOffload {
 impl fmt::Display for TunOffload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::TcpAndUdp => "TCP and UDP segmentation",
-            Self::Tcp => "TCP segmentation; no UDP segmentation: the kernel is older than Linux 6.2",
+            Self::TcpAndUdp => "TSO4, TSO6, USO4 and USO6 on",
+            Self::Tcp => "TSO4 and TSO6 on; USO4 and USO6 off: the kernel is older than Linux 6.2",
             Self::Off => "none",
         })
     }

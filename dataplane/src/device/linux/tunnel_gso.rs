@@ -124,6 +124,14 @@ pub(super) struct Segments {
     pub(super) len: u64,
 }
 
+/// Whether the kernel makes a TAP that takes tunnelled superpackets; it is gone right after.
+///
+/// # Errors
+/// Why it does not.
+pub(super) fn try_tap(name: &str) -> Result<(), String> {
+    tap::open(name).map(drop).map_err(|why| why.to_string())
+}
+
 /// One worker's use of the lane from one underlay address.
 pub(super) struct Lane {
     shared: Arc<TunnelGso>,

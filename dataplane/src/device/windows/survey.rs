@@ -26,6 +26,7 @@ pub fn survey(_tcp_ports: &[u16]) -> Survey {
         ruleset: linux_only(),
         iptables_rules: linux_only(),
         ipvs: linux_only(),
+        kernel_offloads: Vec::new(),
         links: links(),
         addresses: link::local_addresses().map_err(|error| error.to_string()),
         default_routes: default_routes(),

@@ -86,7 +86,8 @@ impl Tap {
     }
 }
 
-fn open(name: &str) -> Result<File, Unavailable> {
+/// The device by itself, down.
+pub(super) fn open(name: &str) -> Result<File, Unavailable> {
     let failed = |action: String| move |error: io::Error| Unavailable::system(&action, error);
     let mut request = tun::interface_request(name).map_err(|error| Unavailable(error.to_string()))?;
     request.ifr_ifru.ifru_flags =
