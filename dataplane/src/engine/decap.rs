@@ -180,7 +180,7 @@ impl Engine {
         pool.push(&mut payload, frame.ip_offset);
         let side = Side::Underlay(*outer);
         if self.holds(inner, pool.bytes(packet), side, pool.bytes(&payload), now) {
-            self.counters.underlay.received.take_back(1);
+            self.counters.underlay.received.take_back(segments(packet, inner));
             self.counters.reserved_bits.take_back(u64::from(frame.reserved_bits));
             return Ok(None);
         }

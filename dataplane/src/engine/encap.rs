@@ -142,7 +142,7 @@ impl Engine {
     ) -> Option<Action> {
         let bytes = pool.bytes(packet);
         if self.holds(inner, bytes, Side::Overlay, bytes, now) {
-            self.counters.overlay.received.take_back(1);
+            self.counters.overlay.received.take_back(segments(packet, inner));
             return None;
         }
         let id = Some(IngressId::OVERLAY);

@@ -135,6 +135,16 @@ fn hop(node: &Inspection, next_hop: NextHop) -> String {
     }
 }
 
+/// What holds for every fragment but the first.
+pub(super) fn follows_its_first() -> StepRow {
+    let text = format!(
+        "a later fragment goes as its first one did; one that comes before it waits for it up to a second, and is \
+         dropped as {} then",
+        DropReason::FragmentAlone.name()
+    );
+    StepRow { step: "fragment".to_owned(), text }
+}
+
 /// The default route leads to the host, which is no way to an address of the overlay.
 fn no_other_route(node: &Inspection, dst: IpAddr, prefix: IpNet) -> String {
     let range = node.tables.local().cluster_cidrs.iter().find(|cidr| cidr.contains(&dst));

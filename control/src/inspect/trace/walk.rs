@@ -13,7 +13,7 @@ use windlass_dataplane::lb::conntrack::{Conntrack, FlowDirection};
 use windlass_dataplane::tables::{NextHop, Vip};
 use windlass_dataplane::wire::ethernet::{self, Mac};
 use windlass_dataplane::wire::flow::FlowKey;
-use windlass_dataplane::wire::inner::InnerPacket;
+use windlass_dataplane::wire::inner::{Fragment, InnerPacket};
 use windlass_dataplane::wire::protocol::L4;
 use windlass_dataplane::wire::quoted::quoted;
 use windlass_dataplane::wire::tcp::{ACK, SYN};
@@ -193,6 +193,9 @@ impl Tracer<'_> {
         let decision =
             decide::decide(tables, self.connections, packet, related, ingress, now, &mut recording);
         let mut steps = steps::rows(self.node, packet, &recording.steps);
+        if packet.fragment == Fragment::Later {
+            steps.insert(0, steps::follows_its_first());
+        }
         let (end, reason, text) = match &decision.verdict {
             Verdict::Forward { rewrite, egress } => {
                 let flow = rewrite.as_ref().map_or(packet.flow, |rewrite| rewrite.to);
