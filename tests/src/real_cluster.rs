@@ -39,7 +39,9 @@ pub fn missing_ability() -> Option<String> {
     }
     let missing = INSTALLED.iter().find(|program| !on_path(program));
     if let Some(program) = missing {
-        return Some(format!("`{program}` is not installed (.ci/install installs what the tests use)"));
+        return Some(format!(
+            "`{program}` is not installed (Debian: etcd-server, kubernetes-client, openssl)"
+        ));
     }
     let plugin = Path::new(CNI_PLUGINS).join("bridge");
     (!plugin.is_file()).then(|| format!("no {} (Debian: containernetworking-plugins)", plugin.display()))
