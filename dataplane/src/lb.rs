@@ -2,6 +2,7 @@
 //!
 //! Pure functions and one shared store; nothing here knows tables or devices.
 
+mod connection;
 pub mod conntrack;
 mod direct_flows;
 mod due_queue;

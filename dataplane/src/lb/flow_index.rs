@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::hash_table::Entry;
 
-use super::conntrack::Connection;
+use super::connection::Connection;
 use super::sharded::Sharded;
 use super::tcp_state::FlowDirection;
 use crate::wire::flow::FlowKey;
