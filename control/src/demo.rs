@@ -15,6 +15,7 @@
 //! and when on both nodes received + generated = sent + dropped. A datagram that was lost and asked again is
 //! shown, and is no failure: UDP promises no more.
 
+mod bell;
 mod bridge;
 mod clients;
 mod pattern;

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use clap::Args;
 use windlass_control::config::ConfigError;
-use windlass_control::inspect::rows::{
-    BackendRow, BackendState, FdbRow, LocalRow, NeighborRow, RouteRow, ServiceRow, Tables,
-};
+use windlass_control::inspect::explain::{BackendRow, BackendState};
+use windlass_control::inspect::rows::{FdbRow, LocalRow, NeighborRow, RouteRow, ServiceRow, Tables};
 
 use super::print::{columns, list, maybe};
 

@@ -11,7 +11,7 @@ use windlass_dataplane::packet::{Checksum, PacketBatch, PacketBuf, PacketPool};
 use windlass_dataplane::wire::checksum;
 use windlass_dataplane::wire::inner::InnerPacket;
 
-use super::wire::Bell;
+use super::bell::Bell;
 
 /// Where UDP's checksum lies in its header; TCP's lies at 16.
 const UDP_CHECKSUM_OFFSET: usize = 6;

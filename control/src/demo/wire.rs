@@ -7,13 +7,13 @@
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::SockRef;
-use windlass_dataplane::device::{Ready, SendReport, UnderlaySocket, Wait, Waker};
+use windlass_dataplane::device::{Ready, SendReport, UnderlaySocket, Wait};
 use windlass_dataplane::packet::{Checksum, Datagram, DatagramBatch, PacketPool};
 
+use super::bell::Bell;
 use super::bridge::Bridge;
 
 /// Asked of the system, which may give less (Linux: net.core.rmem_max).
@@ -61,37 +61,6 @@ impl Plug {
     /// The worker's sleep, which packets on `bridge` end too.
     pub(super) fn wait(&self, bridge: Arc<Bridge>) -> LoopbackWait {
         LoopbackWait { socket: Arc::clone(&self.socket), bell: self.bell(), bridge, timeout: None }
-    }
-}
-
-/// Wakes a worker that sleeps in its UDP socket: with an empty datagram, which every system can send.
-pub(super) struct Bell {
-    socket: UdpSocket,
-    addr: SocketAddr,
-    target: SocketAddr,
-    asleep: AtomicBool,
-}
-
-impl Bell {
-    fn new(target: SocketAddr) -> io::Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-        socket.set_nonblocking(true)?;
-        let addr = socket.local_addr()?;
-        Ok(Self { socket, addr, target, asleep: AtomicBool::new(false) })
-    }
-
-    /// Ends the sleep, if the worker sleeps.
-    pub(super) fn ring(&self) {
-        if self.asleep.swap(false, Ordering::SeqCst) {
-            self.wake();
-        }
-    }
-}
-
-impl Waker for Bell {
-    fn wake(&self) {
-        // When the target's buffer is full, its worker has enough to wake up for.
-        let _ = self.socket.send_to(&[], self.target);
     }
 }
 
@@ -164,11 +133,11 @@ pub(super) struct LoopbackWait {
 
 impl Wait for LoopbackWait {
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Ready> {
-        self.bell.asleep.store(true, Ordering::SeqCst);
+        self.bell.set_asleep(true);
         // Whoever sends a packet after this look sees that the worker sleeps, and rings.
         let only_looks = timeout == Some(Duration::ZERO) || self.bridge.has_work();
         let result = if only_looks { Ok(()) } else { self.sleep(timeout) };
-        self.bell.asleep.store(false, Ordering::SeqCst);
+        self.bell.set_asleep(false);
         result.map(|()| Ready::ALL)
     }
 }

@@ -4,11 +4,36 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
+use serde::{Deserialize, Serialize};
 use windlass_dataplane::tables::{ClientAddress, ForwardingTables, NextHop, Service, Vip, VipKind};
 
 use super::Origin;
-use super::rows::{BackendRow, BackendState};
 use crate::cluster::{self, ClusterState, Endpoint, EndpointSlice, ObjectName, ServicePort};
+
+/// What an endpoint is to its service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendState {
+    /// Takes new flows.
+    Ready,
+    /// Keeps the flows it has.
+    Draining,
+    /// Gets nothing.
+    Out,
+}
+
+/// One endpoint of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendRow {
+    /// Its address and port.
+    pub addr: SocketAddr,
+    /// Its node, when the EndpointSlice says.
+    pub node: Option<String>,
+    /// Whether it gets packets.
+    pub state: BackendState,
+    /// Why it is not plainly ready, or cannot be reached.
+    pub why: Option<String>,
+}
 
 type Named<'a> = (&'a ObjectName, &'a cluster::Service);
 

@@ -9,7 +9,8 @@ use windlass_dataplane::tables::{ForwardingTables, NextHop, VipKind, WhenEmpty};
 use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::vxlan::Vni;
 
-use super::{Inspection, Origin, explain};
+use super::explain::{self, BackendRow};
+use super::{Inspection, Origin};
 
 /// A VTEP of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,31 +78,6 @@ pub struct ServiceRow {
     pub when_empty: String,
     /// Every endpoint that is known, those that get nothing too.
     pub backends: Vec<BackendRow>,
-}
-
-/// What an endpoint is to its service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BackendState {
-    /// Takes new flows.
-    Ready,
-    /// Keeps the flows it has.
-    Draining,
-    /// Gets nothing.
-    Out,
-}
-
-/// One endpoint of a service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BackendRow {
-    /// Its address and port.
-    pub addr: SocketAddr,
-    /// Its node, when the EndpointSlice says.
-    pub node: Option<String>,
-    /// Whether it gets packets.
-    pub state: BackendState,
-    /// Why it is not plainly ready, or cannot be reached.
-    pub why: Option<String>,
 }
 
 /// This node.

@@ -7,7 +7,8 @@ use windlass_dataplane::lb::conntrack::{Connection, FlowDirection};
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
 
 use super::connections::{Connections, Filter};
-use super::rows::{BackendState, Tables};
+use super::explain::BackendState;
+use super::rows::Tables;
 use super::trace::{Arrival, End, Report, Request, trace};
 use super::*;
 use crate::cluster::{Announcement, ObjectName};

@@ -7,7 +7,7 @@ use windlass_dataplane::engine::observe::RecordedStep;
 use windlass_dataplane::tables::{NextHop, Service, Vip};
 
 use super::walk::Walked;
-use crate::inspect::rows::{BackendRow, BackendState};
+use crate::inspect::explain::{BackendRow, BackendState};
 use crate::inspect::{Inspection, explain};
 
 /// What there is to say about a packet's way and its reply's.
