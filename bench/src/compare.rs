@@ -128,7 +128,7 @@ impl Plan {
             },
             tunnel_segmentation: !args.no_tunnel_gso,
             sweep: args.sweep,
-            programming: !args.smoke && args.sweep.is_none(),
+            programming: !args.smoke && args.sweep.is_none() && args.measures.is_empty(),
             budget: args.quick.then_some(QUICK_BUDGET),
             left_out,
         })
@@ -176,7 +176,8 @@ impl Plan {
         Ok(Report { programming, left_out: self.left_out.clone(), ..report })
     }
 
-    /// On a topology of its own, which goes before the first round; nothing in the smallest form and in sweeps.
+    /// On a topology of its own, which goes before the first round; nothing in the smallest form, in sweeps, and beside
+    /// chosen measures.
     fn program_windlass(&self) -> Result<Vec<Programming>> {
         if !self.programming {
             return Ok(Vec::new());

@@ -1,7 +1,7 @@
 //! What besets the client's node while it is measured (G14): readers of its metrics, log and captures that mean it
 //! badly, or have stopped reading.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -22,8 +22,8 @@ pub enum Nuisance {
     StalledCapture,
 }
 
-/// How long a capture may take to begin.
-const CAPTURE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a capture may take to begin: longer than the node keeps the place of one that was killed.
+const CAPTURE_LIMIT: Duration = Duration::from_secs(30);
 
 impl Nuisance {
     /// What it is, in few words.
@@ -82,12 +82,19 @@ fn idle_scrapers(node: &WindlassNode<'_>) -> Result<Vec<Guarded>> {
     Ok(scrapers)
 }
 
-/// The file is there once the node has given its first answer.
+/// The file is there once the node has given its first answer. Beside the one of the measure before, which was killed
+/// and has its place for some seconds yet, it is refused and ends.
 fn stalled_capture(node: &WindlassNode<'_>) -> Result<Guarded> {
     let folder = windlass_tests::netns::scratch_folder("capture")?;
     let file = folder.path().join("stalled.pcapng");
-    let capture = Guarded::spawn(node.asking(&["capture"])?.arg("--out").arg(&file))?;
-    wait_until("the capture to begin", CAPTURE_LIMIT, || Ok(file.exists()))?;
+    let begin = || Guarded::spawn(node.asking(&["capture"])?.arg("--out").arg(&file).stderr(Stdio::null()));
+    let mut capture = begin()?;
+    wait_until("the capture to begin", CAPTURE_LIMIT, || {
+        if capture.exit_code()?.is_some() {
+            capture = begin()?;
+        }
+        Ok(file.exists())
+    })?;
     capture.signal("STOP")?;
     Ok(capture)
 }

@@ -65,6 +65,19 @@ pub struct Entrances {
     pub kept: BTreeSet<Vip>,
 }
 
+impl Entrances {
+    /// Whether packets have to be told by their destination, or their connection, that no route leads into the device.
+    pub fn are_steered(&self) -> bool {
+        !self.external.is_empty() || !self.kept.is_empty()
+    }
+
+    /// Whether both ask the host for the same rules, whatever the elements of its sets.
+    pub(super) fn are_ruled_as(&self, other: &Self) -> bool {
+        let rules = |it: &Self| (it.are_steered(), it.node_ports.is_empty());
+        rules(self) == rules(other)
+    }
+}
+
 /// Everything the host is asked for. [`HostState::apply`](super::HostState::apply) does it, and undoes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPlan {

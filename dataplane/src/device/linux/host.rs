@@ -12,7 +12,7 @@ use super::netlink::Netlink;
 use super::port::NamespaceLock;
 use super::routes::{self, Route};
 use super::sysctl::{self, Changed};
-use super::{conntrack, links, nft, rules, tun};
+use super::{conntrack, links, mark_rule, nft, tun};
 use crate::device::host::{Entrances, Family, HostPlan, LinkError};
 
 /// Applied to the host; dropping it undoes it, and [`undo`](Self::undo) says what could not be undone.
@@ -78,19 +78,30 @@ impl HostState {
         LinkError::collect(errors)
     }
 
+    /// Marked packets find their route before any is marked, and until none is.
     fn change_rules(&mut self, cluster_cidrs: &[IpNet], entrances: &Entrances) -> Result<(), LinkError> {
-        if cluster_cidrs != self.plan.cluster_cidrs {
+        if *entrances == self.plan.entrances && cluster_cidrs == self.plan.cluster_cidrs {
+            return Ok(());
+        }
+        if entrances.are_steered() {
+            self.add_mark_rules(&open_netlink()?)?;
+        }
+        if entrances.are_ruled_as(&self.plan.entrances) && cluster_cidrs == self.plan.cluster_cidrs {
+            nft::change(&self.plan.entrances, entrances)?;
+            self.plan.entrances = entrances.clone();
+        } else {
             let (cluster_cidrs, entrances) = (cluster_cidrs.to_vec(), entrances.clone());
             let plan = HostPlan { cluster_cidrs, entrances, ..self.plan.clone() };
             nft::install(&plan)?;
             self.plan = plan;
-        } else if *entrances != self.plan.entrances {
-            nft::change(&self.plan.entrances, entrances)?;
-            self.plan.entrances = entrances.clone();
-        } else {
-            return Ok(());
         }
-        self.forget_stale_flows()
+        let unused = if entrances.are_steered() { Vec::new() } else { remove_mark_rules(&open_netlink()?) };
+        LinkError::collect(self.forget_stale_flows().err().into_iter().chain(unused).collect())
+    }
+
+    fn add_mark_rules(&self, netlink: &Netlink) -> Result<(), LinkError> {
+        let failed = |error| LinkError::system("adding the rule for marked packets", error);
+        self.plan.families().try_for_each(|family| mark_rule::add(netlink, family).map_err(failed))
     }
 
     /// What the kernel remembers of UDP node ports must not outlast the rules it was made by.
@@ -137,9 +148,9 @@ impl HostState {
         }
         self.set_sysctls()?;
         routes.into_iter().try_for_each(|route| self.add_route(netlink, route))?;
-        for family in self.plan.families() {
-            rules::add(netlink, family)
-                .map_err(|error| LinkError::system("adding the rule for marked packets", error))?;
+        match self.plan.entrances.are_steered() {
+            true => self.add_mark_rules(netlink)?,
+            false => LinkError::collect(remove_mark_rules(netlink))?,
         }
         self.forget_stale_flows()
     }
@@ -199,7 +210,7 @@ impl HostState {
         let mut errors = Vec::new();
         match open_netlink() {
             Ok(netlink) => {
-                errors.extend(remove_rules(&netlink));
+                errors.extend(remove_mark_rules(&netlink));
                 errors.extend(self.routes.iter().rev().filter_map(|route| remove(&netlink, route).err()))
             }
             Err(error) => errors.push(error),
@@ -277,7 +288,7 @@ pub(super) fn remove_left(netlink: &Netlink, state_file: &Path) -> (Vec<String>,
             }
         }
     }
-    errors.extend(remove_rules(netlink));
+    errors.extend(remove_mark_rules(netlink));
     let changed = sysctl::remembered(state_file);
     errors.extend(sysctl::restore(&changed));
     removed.extend(changed.iter().map(|changed| format!("the setting of {}", changed.path())));
@@ -308,8 +319,8 @@ fn remove(netlink: &Netlink, route: &Route) -> Result<(), LinkError> {
     route.remove(netlink).map_err(failed)
 }
 
-fn remove_rules(netlink: &Netlink) -> Vec<LinkError> {
-    let removed = [Family::V4, Family::V6].map(|family| rules::remove(netlink, family));
+fn remove_mark_rules(netlink: &Netlink) -> Vec<LinkError> {
+    let removed = [Family::V4, Family::V6].map(|family| mark_rule::remove(netlink, family));
     let failed = |error| LinkError::system("removing the rule for marked packets", error);
     removed.into_iter().filter_map(|removed| removed.map_err(failed).err()).collect()
 }

@@ -181,6 +181,48 @@ fn entrances_change_by_elements_alone_and_rules_stay_as_many() {
 }
 
 #[test]
+fn packets_are_steered_only_while_a_service_has_an_entrance() {
+    in_namespace("steering", || {
+        let device = tun("windlass0");
+        let planned = HostPlan { entrances: Entrances::default(), ..plan("steering") };
+        let mut state = HostState::apply(planned.clone()).unwrap();
+        let quiet = host();
+        let expect = |steered: bool, node_ports: bool| {
+            let found = host();
+            for (words, there) in [
+                ("fwmark 0x10000000/0x10000000 lookup 77", steered),
+                ("chain steer {", steered),
+                ("hook output priority mangle", steered),
+                ("ct state new", steered),
+                ("chain node_ports {", node_ports),
+                ("hook output priority -100", node_ports),
+            ] {
+                assert_eq!(found.contains(words), there, "{words} in\n{found}");
+            }
+        };
+        expect(false, false);
+        let all = entrances(&["192.0.2.1", "2001:db8::1"], 30_080);
+        let mut change = |entrances: &Entrances| {
+            state.change(&planned.routes, &planned.cluster_cidrs, entrances).unwrap();
+        };
+        change(&all);
+        expect(true, true);
+        change(&Entrances { node_ports: all.node_ports.clone(), ..Entrances::default() });
+        expect(false, true);
+        change(&Entrances { external: all.external.clone(), ..Entrances::default() });
+        expect(true, false);
+        change(&Entrances::default());
+        assert_eq!(host(), quiet);
+        change(&all);
+        state.keep();
+        let state = HostState::apply(planned).unwrap();
+        assert_eq!(host(), quiet, "what a killed run steered is swept");
+        state.undo().unwrap();
+        drop(device);
+    });
+}
+
+#[test]
 fn a_route_of_someone_else_is_named_and_what_was_done_is_undone() {
     in_namespace("taken route", || {
         ip("route add unreachable 10.96.0.0/12");

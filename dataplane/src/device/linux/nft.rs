@@ -34,7 +34,7 @@ pub(super) fn remove() -> Result<(), LinkError> {
     feed(&format!("table {TABLE}\ndelete table {TABLE}\n"))
 }
 
-/// Changes the elements of the sets, all at once.
+/// Changes the elements of the sets, all at once: of entrances that [ask for the same rules](Entrances::are_ruled_as).
 pub(super) fn change(before: &Entrances, after: &Entrances) -> Result<(), LinkError> {
     let mut rules = String::new();
     for family in [Family::V4, Family::V6] {
@@ -51,7 +51,8 @@ pub(super) fn change(before: &Entrances, after: &Entrances) -> Result<(), LinkEr
 }
 
 /// The table of a plan: a number of rules and sets that does not grow with the services. Declaring it before
-/// deleting it makes the deletion succeed where it does not exist.
+/// deleting it makes the deletion succeed where it does not exist. Every packet of the host goes through every chain,
+/// pods' and encapsulated ones alike, so there are no chains but those that the plan's entrances need.
 ///
 /// - `forward` is E5: a VXLAN datagram that a pod makes could reach a peer under an address the peer trusts, by the
 ///   host's masquerading or by a forged source. So none is forwarded, whatever its source; our own are not
@@ -71,8 +72,10 @@ pub(super) fn change(before: &Entrances, after: &Entrances) -> Result<(), LinkEr
 fn ruleset(plan: &HostPlan) -> String {
     let mut rules = format!("table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n");
     let families: Vec<Family> = plan.source_vips.iter().map(Family::of).collect();
-    for family in &families {
-        rules.push_str(&declared_sets(*family, &plan.entrances));
+    let entrances = &plan.entrances;
+    let (are_steered, has_node_ports) = (entrances.are_steered(), !entrances.node_ports.is_empty());
+    for family in families.iter().filter(|_| are_steered || has_node_ports) {
+        rules.push_str(&declared_sets(*family, entrances));
     }
     let device = &plan.device;
     let mut chain = |name: &str, hook: &str, lines: Vec<String>| {
@@ -87,15 +90,18 @@ fn ruleset(plan: &HostPlan) -> String {
     let each = |of: fn(Family, &str) -> Vec<String>| -> Vec<String> {
         families.iter().flat_map(|family| of(*family, device)).collect()
     };
-    let answers = format!("ct direction reply {CT_MARKED} {SET_MARK}");
-    let steer = [each(steer), vec![format!("iifname != \"{device}\" {answers}")]].concat();
-    chain("steer", "filter hook prerouting priority -150", steer);
-    chain("own_steer", "route hook output priority -150", [each(own_steer), vec![answers]].concat());
+    if are_steered {
+        let answers = format!("ct direction reply {CT_MARKED} {SET_MARK}");
+        let steer = [each(steer), vec![format!("iifname != \"{device}\" {answers}")]].concat();
+        chain("steer", "filter hook prerouting priority -150", steer);
+        chain("own_steer", "route hook output priority -150", [each(own_steer), vec![answers]].concat());
+    }
     let (from_outside, own) = (format!("iifname != \"{device}\" "), String::new());
-    for (name, hook, from) in [
+    let node_ports = [
         ("node_ports", "nat hook prerouting priority -100", from_outside),
         ("own_node_ports", "nat hook output priority -100", own),
-    ] {
+    ];
+    for (name, hook, from) in node_ports.into_iter().filter(|_| has_node_ports) {
         let lines = plan.node_port_vips.iter().map(|vip| {
             let ip = keyword(Family::of(vip));
             let suffix = suffix(Family::of(vip));
@@ -110,7 +116,7 @@ fn ruleset(plan: &HostPlan) -> String {
 
 const SET_MARK: &str = "meta mark set meta mark or 0x10000000";
 const CT_MARKED: &str = "ct mark and 0x10000000 == 0x10000000";
-const _: () = assert!(super::rules::MARK == 0x1000_0000);
+const _: () = assert!(super::mark_rule::MARK == 0x1000_0000);
 
 /// How long a client is remembered until its first packet comes out of the device, and how many are.
 const CLIENTS: &str = "flags dynamic, timeout; timeout 10s; size 65536";
@@ -249,9 +255,11 @@ fn refused(output: &Output) -> LinkError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::flow::Protocol;
 
     #[test]
     fn e5_no_vxlan_is_forwarded_and_source_vips_are_masqueraded_outside_the_cluster() {
+        let node_port = Vip { addr: "192.0.2.1".parse().unwrap(), port: 30_080, protocol: Protocol::TCP };
         let plan = HostPlan {
             device: "windlass0".to_owned(),
             pod_cidrs: vec!["10.244.1.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()],
@@ -262,6 +270,7 @@ mod tests {
             ],
             source_vips: vec!["169.254.77.1".parse().unwrap(), "fd77::1".parse().unwrap()],
             node_port_vips: vec!["169.254.77.2".parse().unwrap()],
+            entrances: Entrances { node_ports: [node_port].into(), ..Entrances::default() },
             masquerades_pods: true,
             vtep_port: 8472,
             ..HostPlan::default()
