@@ -36,7 +36,7 @@ use crate::wire::protocol::L4;
 use crate::wire::quoted::quoted;
 
 use commit::NotCommitted;
-use decide::{Decision, Ingress, Related};
+use decide::{Arrived, Decision, Related, ReplyFlow};
 use flows::{Action, Flows, Place};
 use held::{HeldFragments, Side};
 use observe::Silent;
@@ -247,20 +247,18 @@ impl Engine {
         }
     }
 
-    /// The tables' answer, remembered in the flow cache under `id`.
+    /// The tables' answer, remembered in the flow cache under the hash of the flow and the way in.
     #[cold]
     fn resolve(
         &mut self,
         tables: &ForwardingTables,
-        packet: &InnerPacket,
-        related: &Related,
-        ingress: Ingress,
-        id: Option<IngressId>,
-        now: Instant,
+        arrived: &Arrived<'_>,
+        key: Option<(u64, IngressId)>,
     ) -> Resolved {
+        let Arrived { packet, related, now, .. } = *arrived;
         self.counters.cache_misses.add(1);
-        let room = id.and_then(|id| Some((self.flows.make_room(packet, id)?, id)));
-        let decision = match self.decide_and_commit(tables, packet, related, ingress, now) {
+        let room = key.and_then(|(hash, id)| Some((self.flows.make_room(packet, hash, id)?, id)));
+        let decision = match self.decide_and_commit(tables, arrived) {
             Ok(decision) => decision,
             Err(reason) => return Resolved::Drop(reason),
         };
@@ -276,7 +274,7 @@ impl Engine {
                     return Resolved::Drop(DropReason::NoBuffer);
                 };
                 if let Some((place, id)) = room.filter(|_| decision.dependencies.is_complete()) {
-                    self.remember(tables, (place, &packet.flow, id), action, &decision, now);
+                    self.remember(tables, (place, &packet.flow, id), action, decision, now);
                 }
                 Resolved::Forward(action)
             }
@@ -296,7 +294,7 @@ impl Engine {
         tables: &ForwardingTables,
         (place, flow, id): (Place, &FlowKey, IngressId),
         action: Action,
-        decision: &Decision,
+        decision: Decision<'_>,
         now: Instant,
     ) {
         let decided_at = (generation(tables, &self.connections), now.tick());
@@ -305,20 +303,17 @@ impl Engine {
         }
     }
 
-    fn decide_and_commit(
+    fn decide_and_commit<'t>(
         &self,
-        tables: &ForwardingTables,
-        packet: &InnerPacket,
-        related: &Related,
-        ingress: Ingress,
-        now: Instant,
-    ) -> Result<Decision, DropReason> {
+        tables: &'t ForwardingTables,
+        arrived: &Arrived<'_>,
+    ) -> Result<Decision<'t>, DropReason> {
+        let mut reply_flow = ReplyFlow::PresumedFree;
         for _ in 0..COMMIT_ROUNDS {
-            let decision =
-                decide::decide(tables, &self.connections, packet, related, ingress, now, &mut Silent);
-            match commit::commit(&self.connections, &decision, packet, now, self.worker) {
+            let decision = decide::decide(tables, &self.connections, arrived, reply_flow, &mut Silent);
+            match commit::commit(&self.connections, &decision, arrived.packet, arrived.now, self.worker) {
                 Ok(()) => return Ok(decision),
-                Err(NotCommitted::DecideAgain) => {}
+                Err(NotCommitted::DecideAgain) => reply_flow = ReplyFlow::LookedUp,
                 Err(NotCommitted::Drop(reason)) => return Err(reason),
             }
         }
@@ -326,19 +321,24 @@ impl Engine {
     }
 
     /// `None` when there are more templates than an entry can name.
-    fn action(&mut self, packet: &InnerPacket, rewrite: Option<&Rewrite>, egress: &Egress) -> Option<Action> {
+    fn action(
+        &mut self,
+        packet: &InnerPacket,
+        rewrite: Option<&Rewrite>,
+        egress: &Egress<'_>,
+    ) -> Option<Action> {
         let (template, source_port) = match egress {
             Egress::Overlay => (TO_OVERLAY, 0),
             Egress::Remote(encapsulation) => {
-                let flow = rewrite.map_or(packet.flow, |rewrite| rewrite.to);
-                (self.template(encapsulation)?, source_port(&flow, packet.fragment))
+                let flow = rewrite.map_or(&packet.flow, |rewrite| &rewrite.to);
+                (self.template(encapsulation)?, source_port(flow, packet.fragment))
             }
         };
         Some(Action::new(&packet.flow, rewrite, template, source_port))
     }
 
     /// Templates of VTEPs that are gone are forgotten, with all flows, when the numbers run out.
-    fn template(&mut self, encapsulation: &verdict::Encapsulation) -> Option<u16> {
+    fn template(&mut self, encapsulation: &verdict::Encapsulation<'_>) -> Option<u16> {
         self.templates.intern(encapsulation).or_else(|| {
             self.forget_flows();
             self.templates.intern(encapsulation)
@@ -377,9 +377,10 @@ fn translate_error(
 
 /// The outer source port's number in the pool: the same for both directions, and for all fragments of a packet.
 pub fn source_port(flow: &FlowKey, fragment: Fragment) -> u16 {
-    let flow =
-        if fragment == Fragment::Whole { *flow } else { FlowKey { src_port: 0, dst_port: 0, ..*flow } };
-    let hash = flow.symmetric_hash();
+    let hash = match fragment {
+        Fragment::Whole => flow.symmetric_hash(),
+        Fragment::First | Fragment::Later => FlowKey { src_port: 0, dst_port: 0, ..*flow }.symmetric_hash(),
+    };
     (hash ^ (hash >> 16)) as u16
 }
 

@@ -133,8 +133,7 @@ pub struct Dependencies {
 
 impl Dependencies {
     /// Adds one. More than there is room for makes the decision uncacheable.
-    pub fn push(&mut self, dependency: Option<Dependency>) {
-        let Some(dependency) = dependency else { return };
+    pub fn push(&mut self, dependency: Dependency) {
         match self.list.get_mut(usize::from(self.len)) {
             Some(place) => {
                 *place = dependency;
@@ -218,6 +217,12 @@ impl<A: Addresses> FlowCache<A> {
         hash
     }
 
+    /// Begins to fetch the other places too: for a flow that is probably in none of them.
+    #[inline]
+    pub fn prefetch_all(&self, hash: u64) {
+        self.ways(hash).into_iter().for_each(|way| hints::prefetch(&self.hot[way]));
+    }
+
     /// Where the action of `flow`, whose hash [`prefetch`](Self::prefetch) has told, stands, if it was decided under tables
     /// that still say the same: 40 bytes that were handed on by value would be written and read back for every packet.
     ///
@@ -290,17 +295,16 @@ impl<A: Addresses> FlowCache<A> {
         true
     }
 
-    /// Where an action of `flow` is to stand: where it stood, in a free place, or in that of the entry that was looked at
-    /// longest ago. What stands there begins to be fetched.
-    pub fn make_room(&self, flow: &FlowKey, ingress: IngressId) -> usize {
-        let key = Key::new(flow, ingress);
-        let claim = |way: &usize| match &self.hot[*way] {
-            hot if hot.key == key => 0,
-            hot if hot.key.ingress == IngressId::EMPTY => 1,
-            hot => 2 + u64::from(hot.tick),
+    /// Where an action of a flow of this hash is to stand: where it stood, if it is `known` to have stood anywhere; in a
+    /// free place; or in that of the entry that was looked at longest ago. What stands there begins to be fetched.
+    pub fn make_room(&self, hash: u64, known: Option<(&FlowKey, IngressId)>) -> usize {
+        let age = |way: &usize| {
+            let hot = &self.hot[*way];
+            u64::from(hot.key.ingress != IngressId::EMPTY) + u64::from(hot.tick)
         };
-        let hash = hash::<A>(flow, self.seed);
-        let place = self.ways(hash).into_iter().min_by_key(claim).unwrap_or(self.slot(hash));
+        let stood = known.and_then(|(flow, ingress)| self.find(&Key::new(flow, ingress), hash));
+        let oldest = || self.ways(hash).into_iter().min_by_key(age).unwrap_or(self.slot(hash));
+        let place = stood.unwrap_or_else(oldest);
         hints::prefetch(&self.cold[place]);
         place
     }
@@ -404,8 +408,8 @@ mod tests {
 
         fn install(&mut self, number: u32, connection: Option<(Arc<Connection>, FlowDirection)>) {
             let (flow, action) = (flow(number), CachedAction::new(None, number as u16, 0));
-            let place = self.flows.make_room(&flow, IngressId::OVERLAY);
             let of_whom = (&flow, IngressId::OVERLAY);
+            let place = self.flows.make_room(self.flows.prefetch(&flow), Some(of_whom));
             self.flows.install(place, of_whom, action, Dependencies::default(), connection, (0, 0));
         }
 

@@ -2,6 +2,7 @@
 //!
 //! Pure functions and one shared store; nothing here knows tables or devices.
 
+mod affinities;
 mod connection;
 pub mod conntrack;
 mod direct_flows;
@@ -9,6 +10,7 @@ mod due_queue;
 pub mod flow_index;
 pub mod fragment;
 pub mod icmp_error;
+mod occupancy;
 pub mod rewrite;
 pub mod select;
 pub mod sharded;

@@ -6,7 +6,8 @@
 //! newest snapshot once per batch through a [`Reader`].
 //!
 //! Every entry has a stable slot with an epoch, and a cached flow names the [`Dependency`]s it was decided
-//! under: a change makes stale only the flows that depend on it.
+//! under: a change makes stale only the flows that depend on it. An entry that two successive snapshots both have
+//! stands in the same slot in both.
 
 pub mod draft;
 pub mod epochs;
@@ -16,14 +17,16 @@ pub mod neighbor;
 pub mod publish;
 pub mod route;
 pub mod service;
+mod slotted;
 pub mod snapshot;
 
 pub use draft::Draft;
-pub use epochs::{Dependency, Entry, Epochs};
+pub use epochs::{Dependency, Entry, Epochs, Table};
 pub use fdb::{Fdb, RemoteVtep};
 pub use local::{Local, LocalVtep};
 pub use neighbor::NeighborTable;
 pub use publish::{Reader, Snapshots, Writer};
 pub use route::{NextHop, RouteTable};
 pub use service::{ClientAddress, Service, ServiceTable, Vip, VipKind, WhenEmpty};
+pub use slotted::Slot;
 pub use snapshot::{ForwardingTables, TableSet};

@@ -2,7 +2,7 @@
 
 use super::decide::{Decision, Tracked};
 use super::verdict::DropReason;
-use crate::lb::conntrack::{Conntrack, FlowDirection, InsertError};
+use crate::lb::conntrack::{Conntrack, InsertError};
 use crate::time::Instant;
 use crate::wire::inner::InnerPacket;
 use crate::wire::protocol::L4;
@@ -22,7 +22,7 @@ pub enum NotCommitted {
 /// See [`NotCommitted`]. Nothing has been changed then, but for a connection that was over.
 pub fn commit(
     connections: &Conntrack,
-    decision: &Decision,
+    decision: &Decision<'_>,
     packet: &InnerPacket,
     now: Instant,
     worker: usize,
@@ -40,11 +40,11 @@ pub fn commit(
             }
         }
         Tracked::New(connection, affinity) => {
+            connection.open(flags);
             connections.insert(connection, worker).map_err(|error| match error {
                 InsertError::Exists | InsertError::ReplyTaken => NotCommitted::DecideAgain,
                 InsertError::Full => NotCommitted::Drop(DropReason::ConnectionTableFull),
             })?;
-            connections.advance(connection, FlowDirection::Original, flags, now, worker);
             if let Some(timeout) = affinity {
                 let (client, vip) = (connection.original.src, connection.vip);
                 connections.remember_affinity(client, vip, connection.backend(), *timeout, now, worker);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::decide::{self, Ingress};
+use super::decide::{self, Arrived, Ingress};
 use super::flows::Action;
 use super::held::Side;
 use super::observe::{Observer, Silent, Step};
@@ -136,7 +136,7 @@ impl Engine {
         let decided;
         let action = match known.and_then(|id| self.cached(tables, staged, id, now)) {
             Some(place) => self.flows.at(place),
-            None => match self.decap_undecided(tables, pool, packet, inner, (frame, outer), now) {
+            None => match self.decap_undecided(tables, pool, staged, now) {
                 Ok(Some(action)) => {
                     decided = action;
                     decided.as_ref()
@@ -166,15 +166,14 @@ impl Engine {
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
-        packet: &PacketBuf,
-        inner: &InnerPacket,
-        (frame, outer): (&Frame, &OuterHeader),
+        staged: &Staged<Came>,
         now: Instant,
     ) -> Result<Option<Action>, DropReason> {
+        let Staged { packet, inner, hash, came: Came { frame, outer } } = staged;
         admit(tables, &self.settings, frame, outer, inner, &mut Silent)?;
         // A VTEP that is merely tolerated has no entry whose change would make its flows stale.
         let is_known = !tables.fdb().sources(frame.vni, outer.source).is_empty();
-        let id = is_known.then(|| self.templates.intern_ingress(frame.way_in(outer)));
+        let place = is_known.then(|| (*hash, self.templates.intern_ingress(frame.way_in(outer))));
         let ingress = Ingress::Underlay { vni: frame.vni, source: outer.source };
         let mut payload = *packet;
         pool.push(&mut payload, frame.ip_offset);
@@ -185,7 +184,8 @@ impl Engine {
             return Ok(None);
         }
         let related = self.related(pool.bytes(packet), inner, now)?;
-        match self.resolve(tables, inner, &related, ingress, id, now) {
+        let arrived = Arrived { packet: inner, related: &related, ingress, now };
+        match self.resolve(tables, &arrived, place) {
             Resolved::Forward(action) => {
                 mss::clamp(pool, packet, inner, mtu_back(tables, frame.vni, outer.source, now));
                 Ok(Some(action))

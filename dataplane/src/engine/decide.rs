@@ -12,7 +12,7 @@ use crate::lb::conntrack::{Connection, Conntrack, FlowDirection};
 use crate::lb::fragment::{FragmentKey, Piece};
 use crate::lb::icmp_error::ErrorTranslation;
 use crate::lb::rewrite::Rewrite;
-use crate::tables::{ClientAddress, Entry, ForwardingTables, NextHop, Service, Vip, WhenEmpty};
+use crate::tables::{ClientAddress, ForwardingTables, NextHop, Service, Slot, Table, WhenEmpty};
 use crate::time::Instant;
 use crate::wire::flow::FlowKey;
 use crate::wire::inner::{Fragment, InnerPacket};
@@ -35,11 +35,33 @@ pub enum Ingress {
     },
 }
 
+/// A packet, how it came, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'a> {
+    /// The packet.
+    pub packet: &'a InnerPacket,
+    /// What else tells where it belongs.
+    pub related: &'a Related,
+    /// Where it came in.
+    pub ingress: Ingress,
+    /// When.
+    pub now: Instant,
+}
+
+/// Whether a new connection's reply flow may be another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyFlow {
+    /// It is looked up.
+    LookedUp,
+    /// It is taken for nobody's, as nearly every one is: `commit` notices when that is wrong.
+    PresumedFree,
+}
+
 /// What is to become of a packet, what it rests on, and what `commit` must do.
 #[derive(Clone, Debug)]
-pub struct Decision {
+pub struct Decision<'t> {
     /// The end.
-    pub verdict: Verdict,
+    pub verdict: Verdict<'t>,
     /// The connection it belongs to or opens.
     pub tracked: Tracked,
     /// A connection whose place it takes.
@@ -59,13 +81,24 @@ pub enum Tracked {
     New(Arc<Connection>, Option<Duration>),
 }
 
-impl Decision {
+impl Decision<'_> {
     /// The connection the packet belongs to, and which way it goes.
     pub fn connection(&self) -> Option<(&Arc<Connection>, FlowDirection)> {
         match &self.tracked {
             Tracked::No => None,
             Tracked::Known(connection, direction) => Some((connection, *direction)),
             Tracked::New(connection, _) => Some((connection, FlowDirection::Original)),
+        }
+    }
+}
+
+impl Tracked {
+    /// The connection, and which way the packet goes.
+    pub fn into_connection(self) -> Option<(Arc<Connection>, FlowDirection)> {
+        match self {
+            Self::No => None,
+            Self::Known(connection, direction) => Some((connection, direction)),
+            Self::New(connection, _) => Some((connection, FlowDirection::Original)),
         }
     }
 }
@@ -84,29 +117,31 @@ pub enum Related {
 }
 
 /// Decides one packet.
-pub fn decide<O: Observer>(
-    tables: &ForwardingTables,
+pub fn decide<'t, O: Observer>(
+    tables: &'t ForwardingTables,
     connections: &Conntrack,
-    packet: &InnerPacket,
-    related: &Related,
-    ingress: Ingress,
-    now: Instant,
+    arrived: &Arrived<'_>,
+    reply_flow: ReplyFlow,
     observer: &mut O,
-) -> Decision {
+) -> Decision<'t> {
+    let Arrived { packet, related, ingress, now } = *arrived;
     let mut decider = Decider {
         tables,
         connections,
         packet,
         ingress,
         now,
+        reply_flow,
         observer,
         dependencies: Dependencies::default(),
         tracked: Tracked::No,
         replaces: None,
     };
-    decider.depend(Entry::Local);
-    if let Ingress::Underlay { vni, source } = ingress {
-        decider.depend(Entry::Source(vni, source));
+    decider.depend(Table::Local, Slot::LOCAL);
+    if let Ingress::Underlay { vni, source } = ingress
+        && let Some(slot) = tables.fdb().source_slot(vni, source)
+    {
+        decider.depend(Table::Source, slot);
     }
     let verdict = match related {
         Related::Quotes(quoted) => match connections.lookup(&quoted.flow.reversed()) {
@@ -128,12 +163,13 @@ pub fn decide<O: Observer>(
     }
 }
 
-struct Decider<'a, O> {
-    tables: &'a ForwardingTables,
+struct Decider<'t, 'a, O> {
+    tables: &'t ForwardingTables,
     connections: &'a Conntrack,
     packet: &'a InnerPacket,
     ingress: Ingress,
     now: Instant,
+    reply_flow: ReplyFlow,
     observer: &'a mut O,
     dependencies: Dependencies,
     tracked: Tracked,
@@ -147,7 +183,7 @@ enum Stop {
     Reject(DropReason),
 }
 
-impl From<Stop> for Verdict {
+impl From<Stop> for Verdict<'_> {
     fn from(stop: Stop) -> Self {
         match stop {
             Stop::Drop(reason) => Self::Drop(reason),
@@ -156,22 +192,26 @@ impl From<Stop> for Verdict {
     }
 }
 
-type Outcome = Result<Verdict, Stop>;
+type Outcome<'t> = Result<Verdict<'t>, Stop>;
 
 fn dropped<T>(reason: DropReason) -> Result<T, Stop> {
     Err(Stop::Drop(reason))
 }
 
-impl<O: Observer> Decider<'_, O> {
-    fn decide(&mut self) -> Outcome {
+impl<'t, O: Observer> Decider<'t, '_, O> {
+    fn decide(&mut self) -> Outcome<'t> {
         if let Some((connection, direction)) = self.known_connection() {
             return self.follow(connection, direction);
         }
         let dst = self.packet.flow.dst;
         let local = self.tables.local();
         if self.ingress == Ingress::Overlay {
+            let vip = self.packet.flow.vip();
+            if let Some((slot, service)) = self.tables.services().find(vip) {
+                return self.balance(slot, service);
+            }
             if self.tables.services().is_vip(dst) {
-                return self.balance();
+                return self.unserved();
             }
             if dst == local.source_vip(dst) {
                 return dropped(DropReason::NoConnection);
@@ -199,7 +239,7 @@ impl<O: Observer> Decider<'_, O> {
 
     /// An error about a translated packet goes to whoever sent that packet. It neither refreshes nor ends the
     /// connection.
-    fn error_about(&mut self, connection: &Connection, direction: FlowDirection) -> Outcome {
+    fn error_about(&mut self, connection: &Connection, direction: FlowDirection) -> Outcome<'t> {
         self.observer.observe(Step::Connection(connection, direction));
         let translation = ErrorTranslation::new(connection, direction, self.packet.flow.src);
         let next_hop = self.route(translation.dst)?;
@@ -226,9 +266,9 @@ impl<O: Observer> Decider<'_, O> {
     /// UDP leaves a backend that no longer serves; an established TCP connection never does (kube-proxy's
     /// conntrack clean-up deletes UDP entries alone).
     fn must_be_reopened(&mut self, connection: &Connection) -> bool {
-        self.depend(Entry::Service(connection.vip));
-        let service = self.tables.services().lookup(connection.vip);
-        let serves = service.is_some_and(|service| {
+        let service = self.tables.services().find(connection.vip);
+        let serves = service.is_some_and(|(slot, service)| {
+            self.depend(Table::Service, slot);
             let is_inside = || self.tables.local().is_inside(connection.original.src);
             service.seen_from(is_inside).serves(connection.backend())
         });
@@ -241,34 +281,34 @@ impl<O: Observer> Decider<'_, O> {
         }
     }
 
-    fn follow(&mut self, connection: Arc<Connection>, direction: FlowDirection) -> Outcome {
+    fn follow(&mut self, connection: Arc<Connection>, direction: FlowDirection) -> Outcome<'t> {
         let to = connection.translated(direction);
         self.tracked = Tracked::Known(connection, direction);
         let next_hop = self.route_translated(to.dst)?;
         self.forward(Some(to), next_hop)
     }
 
-    fn balance(&mut self) -> Outcome {
-        let packet = self.packet;
+    /// The VIP has no service for this packet.
+    fn unserved(&self) -> Outcome<'t> {
+        match (self.packet.fragment, self.packet.l4) {
+            (Fragment::Later, _) => dropped(DropReason::FragmentAlone),
+            (Fragment::Whole, L4::EchoRequest) => Ok(Verdict::EchoReply),
+            (Fragment::First, L4::EchoRequest) => dropped(DropReason::FragmentAlone),
+            (_, L4::Tcp { .. } | L4::Udp) => Err(Stop::Reject(DropReason::UnservedPort)),
+            (_, L4::EchoReply | L4::IcmpError | L4::Icmp | L4::Other) => {
+                dropped(DropReason::UnsupportedProtocol)
+            }
+        }
+    }
+
+    fn balance(&mut self, slot: Slot, service: &'t Service) -> Outcome<'t> {
+        let (packet, tables) = (self.packet, self.tables);
         if packet.fragment == Fragment::Later {
             return dropped(DropReason::FragmentAlone);
         }
-        match packet.l4 {
-            L4::EchoRequest if packet.fragment == Fragment::Whole => return Ok(Verdict::EchoReply),
-            L4::EchoRequest => return dropped(DropReason::FragmentAlone),
-            L4::Tcp { .. } | L4::Udp => {}
-            L4::EchoReply | L4::IcmpError | L4::Icmp | L4::Other => {
-                return dropped(DropReason::UnsupportedProtocol);
-            }
-        }
-        let vip = Vip { addr: packet.flow.dst, port: packet.flow.dst_port, protocol: packet.flow.protocol };
-        let tables = self.tables;
-        let Some(service) = tables.services().lookup(vip) else {
-            return Err(Stop::Reject(DropReason::UnservedPort));
-        };
         let service = service.seen_from(|| tables.local().is_inside(packet.flow.src));
         self.observer.observe(Step::Service(service));
-        self.depend(Entry::Service(vip));
+        self.depend(Table::Service, slot);
         if matches!(packet.l4, L4::Tcp { flags } if flags & RST != 0) {
             return dropped(DropReason::NoConnection);
         }
@@ -300,7 +340,7 @@ impl<O: Observer> Decider<'_, O> {
         }
     }
 
-    fn open(&mut self, service: &Service, backend: SocketAddr) -> Outcome {
+    fn open(&mut self, service: &Service, backend: SocketAddr) -> Outcome<'t> {
         let next_hop = self.route_translated(backend.ip())?;
         let source = self.translated_source(service.client_address, next_hop);
         let reply = self.free_reply(backend, source)?;
@@ -327,16 +367,18 @@ impl<O: Observer> Decider<'_, O> {
     /// The first reply flow that no other connection has: the client's own source port if it can be.
     fn free_reply(&self, backend: SocketAddr, source: IpAddr) -> Result<FlowKey, Stop> {
         let flow = &self.packet.flow;
-        let own_port = flow.src_port;
-        let seed = flow.fixed_hash() as u16;
-        let replaced = self.replaces.as_ref().map(|connection| connection.reply);
         let mut reply = FlowKey {
             src: backend.ip(),
             src_port: backend.port(),
             dst: source,
-            dst_port: own_port,
+            dst_port: flow.src_port,
             protocol: flow.protocol,
         };
+        if self.reply_flow == ReplyFlow::PresumedFree {
+            return Ok(reply);
+        }
+        let seed = flow.fixed_hash() as u16;
+        let replaced = self.replaces.as_ref().map(|connection| connection.reply);
         for i in 0..SOURCE_PORT_TRIES {
             if replaced == Some(reply) || !self.connections.is_taken(&reply) {
                 return Ok(reply);
@@ -359,15 +401,15 @@ impl<O: Observer> Decider<'_, O> {
     }
 
     fn route(&mut self, dst: IpAddr) -> Result<NextHop, Stop> {
-        let Some((prefix, next_hop)) = self.tables.routes().lookup(dst) else {
+        let Some((slot, prefix, next_hop)) = self.tables.routes().find(dst) else {
             return dropped(DropReason::NoRoute);
         };
         self.observer.observe(Step::Route(prefix, next_hop));
-        self.depend(Entry::Route(prefix));
+        self.depend(Table::Route, slot);
         Ok(next_hop)
     }
 
-    fn forward(&mut self, to: Option<FlowKey>, next_hop: NextHop) -> Outcome {
+    fn forward(&mut self, to: Option<FlowKey>, next_hop: NextHop) -> Outcome<'t> {
         let egress = self.egress(next_hop)?;
         let rewrite = to.map(|to| {
             self.observer.observe(Step::Translated(to));
@@ -376,34 +418,34 @@ impl<O: Observer> Decider<'_, O> {
         Ok(Verdict::Forward { rewrite, egress })
     }
 
-    fn egress(&mut self, next_hop: NextHop) -> Result<Egress, Stop> {
+    fn egress(&mut self, next_hop: NextHop) -> Result<Egress<'t>, Stop> {
         Ok(match next_hop {
             NextHop::Overlay | NextHop::Host => Egress::Overlay,
             NextHop::Remote { vni, gateway } => Egress::Remote(self.encapsulation(vni, gateway)?),
         })
     }
 
-    fn encapsulation(&mut self, vni: Vni, gateway: IpAddr) -> Result<Encapsulation, Stop> {
-        let Some(dst_mac) = self.tables.neighbors().lookup(vni, gateway) else {
+    fn encapsulation(&mut self, vni: Vni, gateway: IpAddr) -> Result<Encapsulation<'t>, Stop> {
+        let Some((slot, dst_mac)) = self.tables.neighbors().find(vni, gateway) else {
             return dropped(DropReason::NoNeighbor);
         };
         self.observer.observe(Step::Neighbor(vni, gateway, dst_mac));
-        self.depend(Entry::Neighbor(vni, gateway));
-        let Some(vtep) = self.tables.fdb().lookup(vni, dst_mac) else {
+        self.depend(Table::Neighbor, slot);
+        let Some((slot, vtep)) = self.tables.fdb().find(vni, dst_mac) else {
             return dropped(DropReason::NoFdbEntry);
         };
         self.observer.observe(Step::Fdb(vni, dst_mac, vtep));
-        self.depend(Entry::Fdb(vni, dst_mac));
+        self.depend(Table::Fdb, slot);
         let own = self.tables.local().vteps.get(&vni);
         let src_mac = own.and_then(|own| if gateway.is_ipv4() { own.mac_v4 } else { own.mac_v6 });
         let Some(src_mac) = src_mac else {
             return dropped(DropReason::NoLocalVtep);
         };
-        Ok(Encapsulation { vni, dst_mac, src_mac, remote: vtep.addr, path_mtu: vtep.path_mtu.clone() })
+        Ok(Encapsulation { vni, dst_mac, src_mac, vtep })
     }
 
-    fn depend(&mut self, entry: Entry) {
-        self.dependencies.push(self.tables.epochs().dependency(entry));
+    fn depend(&mut self, table: Table, slot: Slot) {
+        self.dependencies.push(self.tables.epochs().dependency(table, slot));
     }
 }
 

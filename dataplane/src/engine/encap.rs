@@ -1,11 +1,11 @@
 //! The encap journey: from a pod or the host, through the overlay device, to a remote VTEP (or back into the
 //! device, when a service's backend is here).
 
-use super::decide::Ingress;
+use super::decide::{Arrived, Ingress};
 use super::flows::Action;
 use super::held::Side;
 use super::respond::Answer;
-use super::stage::{STAGED, Stage, Staged};
+use super::stage::{AHEAD, STAGED, Stage, Staged};
 use super::templates::Template;
 use super::verdict::DropReason;
 use super::{Dscp, Engine, Outbox, Resolved, mss, segments, translate_error};
@@ -73,7 +73,11 @@ impl Engine {
         now: Instant,
         out: &mut Outbox,
     ) {
-        stage.packets().iter().for_each(|staged| self.encap_packet(tables, pool, staged, now, out));
+        let packets = stage.packets();
+        for (place, staged) in packets.iter().enumerate() {
+            let ahead = packets.get(place + AHEAD);
+            self.encap_packet(tables, pool, (staged, ahead), now, out);
+        }
         stage.clear();
     }
 
@@ -82,7 +86,7 @@ impl Engine {
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
-        staged: &Staged<()>,
+        (staged, ahead): (&Staged<()>, Option<&Staged<()>>),
         now: Instant,
         out: &mut Outbox,
     ) {
@@ -94,13 +98,16 @@ impl Engine {
         let decided;
         let action = match self.cached(tables, staged, IngressId::OVERLAY, now) {
             Some(place) => self.flows.at(place),
-            None => match self.encap_undecided(tables, pool, packet, inner, now, out) {
-                Some(action) => {
-                    decided = action;
-                    decided.as_ref()
+            None => {
+                ahead.into_iter().for_each(|ahead| self.flows.prefetch_all(&ahead.inner.flow, ahead.hash));
+                match self.encap_undecided(tables, pool, staged, now, out) {
+                    Some(action) => {
+                        decided = action;
+                        decided.as_ref()
+                    }
+                    None => return,
                 }
-                None => return,
-            },
+            }
         };
         if action.template() == TO_OVERLAY {
             action.translate(pool, packet, inner);
@@ -123,7 +130,7 @@ impl Engine {
         action.translate(pool, packet, inner);
         out.datagrams.push(Datagram {
             packet: template.encapsulate(pool, *packet, inner),
-            remote: template.encapsulation.remote,
+            remote: template.remote,
             tos: self.outer_tos(inner.tos),
             source_port: action.source_port(),
         });
@@ -135,23 +142,24 @@ impl Engine {
         &mut self,
         tables: &ForwardingTables,
         pool: &mut PacketPool,
-        packet: &PacketBuf,
-        inner: &InnerPacket,
+        staged: &Staged<()>,
         now: Instant,
         out: &mut Outbox,
     ) -> Option<Action> {
+        let Staged { packet, inner, hash, .. } = staged;
         let bytes = pool.bytes(packet);
         if self.holds(inner, bytes, Side::Overlay, bytes, now) {
             self.counters.overlay.received.take_back(segments(packet, inner));
             return None;
         }
-        let id = Some(IngressId::OVERLAY);
+        let place = Some((*hash, IngressId::OVERLAY));
+        let arrived = |related| Arrived { packet: inner, related, ingress: Ingress::Overlay, now };
         let reason = match self.related(pool.bytes(packet), inner, now) {
             Err(reason) => reason,
-            Ok(related) => match self.resolve(tables, inner, &related, Ingress::Overlay, id, now) {
+            Ok(related) => match self.resolve(tables, &arrived(&related), place) {
                 Resolved::Forward(action) => {
                     if let Some(template) = self.templates.get(action.as_ref().template()) {
-                        let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu, now);
+                        let mtu = template.inner_mtu(tables.local().overlay_mtu, now);
                         mss::clamp(pool, packet, inner, mtu);
                     }
                     return Some(action);
@@ -203,7 +211,7 @@ fn exceeded_mtu(
     inner: &InnerPacket,
     now: Instant,
 ) -> Option<u32> {
-    let mtu = template.encapsulation.inner_mtu(tables.local().overlay_mtu, now);
+    let mtu = template.inner_mtu(tables.local().overlay_mtu, now);
     let headers_len = u32::from(inner.l4_offset) + u32::from(inner.l4_header_len);
     let wire_len = match packet.segment_len {
         0 => inner.total_len,

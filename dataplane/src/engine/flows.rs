@@ -1,7 +1,6 @@
 //! The decided flows of both address families, and what is done to their packets.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use super::decide::Decision;
 use crate::flow_cache::{CachedAction, FlowCache, IngressId};
@@ -86,14 +85,25 @@ impl Flows {
         }
     }
 
+    /// Begins to fetch all the places where a flow may stand.
+    #[inline]
+    pub(super) fn prefetch_all(&self, flow: &FlowKey, hash: u64) {
+        match flow.src {
+            IpAddr::V4(_) => self.v4.prefetch_all(hash),
+            IpAddr::V6(_) => self.v6.prefetch_all(hash),
+        }
+    }
+
     /// Where that is to stand which will be decided about a packet's flow, if other packets of it may go by that.
-    pub(super) fn make_room(&self, packet: &InnerPacket, ingress: IngressId) -> Option<Place> {
+    pub(super) fn make_room(&self, packet: &InnerPacket, hash: u64, ingress: IngressId) -> Option<Place> {
         if packet.fragment != Fragment::Whole || matches!(packet.l4, L4::IcmpError | L4::Icmp) {
             return None;
         }
+        // Nothing stands there about a flow that has just been looked up in vain.
+        let known = (!is_cacheable(packet)).then_some((&packet.flow, ingress));
         Some(match packet.flow.src {
-            IpAddr::V4(_) => Place::V4(self.v4.make_room(&packet.flow, ingress)),
-            IpAddr::V6(_) => Place::V6(self.v6.make_room(&packet.flow, ingress)),
+            IpAddr::V4(_) => Place::V4(self.v4.make_room(hash, known)),
+            IpAddr::V6(_) => Place::V6(self.v6.make_room(hash, known)),
         })
     }
 
@@ -103,12 +113,11 @@ impl Flows {
         place: Place,
         flow: (&FlowKey, IngressId),
         action: Action,
-        decision: &Decision,
+        decision: Decision<'_>,
         decided_at: (u32, u32),
     ) {
-        let connection =
-            decision.connection().map(|(connection, direction)| (Arc::clone(connection), direction));
         let dependencies = decision.dependencies;
+        let connection = decision.tracked.into_connection();
         match (place, action) {
             (Place::V4(place), Action::V4(action)) => {
                 self.v4.install(place, flow, action, dependencies, connection, decided_at);

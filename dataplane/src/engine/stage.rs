@@ -19,6 +19,10 @@ pub(super) struct Staged<T> {
 /// So many entries are fetched at once: they, the packets and their places fit in half of the nearest cache.
 pub(super) const STAGED: usize = 32;
 
+/// After a packet of a new flow others often follow: the cache is asked for all the places of the packet that comes so many
+/// later. By then they have come from memory.
+pub(super) const AHEAD: usize = 2;
+
 /// Up to [`STAGED`] packets.
 #[derive(Default)]
 pub(super) struct Stage<T> {

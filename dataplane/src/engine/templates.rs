@@ -9,6 +9,8 @@ use foldhash::HashMap;
 use super::verdict::Encapsulation;
 use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{PacketBuf, PacketPool};
+use crate::tables::fdb::PathMtu;
+use crate::time::Instant;
 use crate::wire::bytes::put_u16;
 use crate::wire::ethernet::{self, Mac};
 use crate::wire::flow::hash_addr_with;
@@ -35,9 +37,29 @@ impl Hash for WayIn {
     }
 }
 
-/// An encapsulation, and the headers that it pushes.
+/// A way out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct WayOut {
+    vni: Vni,
+    dst_mac: Mac,
+    src_mac: Mac,
+    remote: SocketAddr,
+}
+
+/// By what tells nearly all of them apart, in two words: each new flow looks one up.
+impl Hash for WayOut {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.dst_mac.hash(state);
+        state.write_u32(self.vni.get());
+    }
+}
+
+/// An encapsulation as long as flows may go by it.
 pub(super) struct Template {
-    pub(super) encapsulation: Encapsulation,
+    /// The remote VTEP's address and port.
+    pub(super) remote: SocketAddr,
+    path_mtu: PathMtu,
     /// VXLAN and inner Ethernet, all but the EtherType.
     head: [u8; HEAD_LEN],
 }
@@ -45,12 +67,18 @@ pub(super) struct Template {
 const HEAD_LEN: usize = vxlan::HEADER_LEN + ethernet::HEADER_LEN;
 
 impl Template {
-    fn new(encapsulation: Encapsulation) -> Self {
+    fn new(encapsulation: &Encapsulation<'_>) -> Self {
+        let Encapsulation { vni, dst_mac, src_mac, vtep } = *encapsulation;
         let mut head = [0; HEAD_LEN];
-        vxlan::emit(&mut head, encapsulation.vni);
-        let Encapsulation { dst_mac, src_mac, .. } = encapsulation;
+        vxlan::emit(&mut head, vni);
         ethernet::emit(&mut head[vxlan::HEADER_LEN..], dst_mac, src_mac, 0);
-        Self { encapsulation, head }
+        Self { remote: vtep.addr, path_mtu: vtep.path_mtu.clone(), head }
+    }
+
+    /// The longest inner IP packet in bytes that fits at `now`.
+    #[inline]
+    pub(super) fn inner_mtu(&self, overlay_mtu: u32, now: Instant) -> u32 {
+        self.path_mtu.inner_mtu(self.remote, overlay_mtu, now)
     }
 
     /// The packet with its inner Ethernet and VXLAN headers before it.
@@ -76,7 +104,7 @@ const RECENT_INGRESSES: usize = 32;
 #[derive(Default)]
 pub(super) struct Templates {
     templates: Vec<Template>,
-    numbers: HashMap<(Vni, Mac, Mac, SocketAddr), u16>,
+    numbers: HashMap<WayOut, u16>,
     ingresses: HashMap<WayIn, IngressId>,
     /// Those of the last packets, by the sender's lowest bits: most senders need no look into the table.
     recent_ingresses: [Option<(WayIn, IngressId)>; RECENT_INGRESSES],
@@ -86,20 +114,20 @@ pub(super) struct Templates {
 impl Templates {
     /// The number of an encapsulation; `None` when the numbers have run out. One that differs in its path's MTU
     /// alone is a VTEP's that was replaced: flows decided under the old one are stale.
-    pub(super) fn intern(&mut self, encapsulation: &Encapsulation) -> Option<u16> {
-        let Encapsulation { vni, dst_mac, src_mac, remote, .. } = *encapsulation;
+    pub(super) fn intern(&mut self, encapsulation: &Encapsulation<'_>) -> Option<u16> {
+        let Encapsulation { vni, dst_mac, src_mac, vtep } = *encapsulation;
         let next = u16::try_from(self.templates.len()).ok().filter(|next| *next != TO_OVERLAY);
-        match self.numbers.entry((vni, dst_mac, src_mac, remote)) {
+        match self.numbers.entry(WayOut { vni, dst_mac, src_mac, remote: vtep.addr }) {
             Entry::Occupied(known) => {
                 let template = &mut self.templates[usize::from(*known.get())];
-                if !template.encapsulation.path_mtu.is(&encapsulation.path_mtu) {
-                    *template = Template::new(encapsulation.clone());
+                if !template.path_mtu.is(&vtep.path_mtu) {
+                    *template = Template::new(encapsulation);
                 }
                 Some(*known.get())
             }
             Entry::Vacant(vacant) => {
                 let next = next?;
-                self.templates.push(Template::new(encapsulation.clone()));
+                self.templates.push(Template::new(encapsulation));
                 Some(*vacant.insert(next))
             }
         }

@@ -40,17 +40,24 @@ pub(super) const GONE: u8 = 2;
 impl Connection {
     /// A connection that is not in a table yet.
     pub fn new(original: FlowKey, reply: FlowKey, now: Instant) -> Self {
-        let vip = Vip { addr: original.dst, port: original.dst_port, protocol: original.protocol };
         Self {
             original,
             reply,
-            vip,
+            vip: original.vip(),
             tcp_state: AtomicU8::new(TcpState::Opening as u8),
             replied: AtomicBool::new(false),
             last_seen: AtomicU32::new(now.tick()),
             due: AtomicU32::new(0),
             stage: AtomicU8::new(CLAIMED),
             opened: now.tick(),
+        }
+    }
+
+    /// Notes the TCP `flags` (0 for UDP) of the packet that opens it, before anybody else knows it.
+    pub fn open(&self, flags: u8) {
+        if self.original.protocol == Protocol::TCP {
+            let state = TcpState::Opening.after(FlowDirection::Original, flags);
+            self.tcp_state.store(state as u8, Ordering::Relaxed);
         }
     }
 

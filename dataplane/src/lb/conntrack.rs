@@ -8,16 +8,15 @@ mod saved;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hashbrown::hash_table::Entry;
-
+use super::affinities::{Affinities, Affinity, Client};
 use super::connection::{CLAIMED, GONE, LIVE};
 use super::direct_flows::DirectFlows;
 use super::due_queue::DueQueue;
 use super::flow_index::{FlowIndex, Indexed};
-use super::sharded::Sharded;
+use super::occupancy::{Counts, Occupancy};
 use super::tcp_state::TcpState;
 use crate::time::Instant;
 use crate::wire::flow::{FlowKey, Protocol, Vip};
@@ -44,16 +43,6 @@ pub enum InsertError {
     Full,
 }
 
-/// A client of a service.
-type Client = (IpAddr, Vip);
-
-/// A client's stay with one backend (sessionAffinity ClientIP).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Affinity {
-    backend: SocketAddr,
-    expires_at: Instant,
-}
-
 #[derive(Debug)]
 enum Due {
     Connection(Arc<Connection>),
@@ -64,13 +53,10 @@ enum Due {
 #[derive(Debug)]
 pub struct Conntrack {
     index: FlowIndex,
-    affinities: Sharded<(Client, Affinity)>,
-    affinity_count: AtomicUsize,
+    affinities: Affinities,
     due: Box<[DueQueue<Due>]>,
     direct: DirectFlows,
-    connections: AtomicUsize,
-    /// Entries in the due queues, stale ones too: each holds its connection in memory.
-    reminders: AtomicUsize,
+    occupancy: Occupancy,
     evicted: AtomicU64,
     capacity: usize,
 }
@@ -78,14 +64,17 @@ pub struct Conntrack {
 impl Conntrack {
     /// A store for at most `capacity` connections (and as many affinities), swept by `workers` workers.
     pub fn new(capacity: usize, workers: usize) -> Self {
+        Self::with_direct_buckets(capacity, workers, DIRECT_BUCKETS)
+    }
+
+    /// The same, which tells untranslated flows apart by so many buckets only (a power of two).
+    pub fn with_direct_buckets(capacity: usize, workers: usize, buckets: usize) -> Self {
         Self {
             index: FlowIndex::default(),
-            affinities: Sharded::default(),
-            affinity_count: AtomicUsize::new(0),
+            affinities: Affinities::default(),
             due: (0..workers.max(1)).map(|_| DueQueue::default()).collect(),
-            direct: DirectFlows::default(),
-            connections: AtomicUsize::new(0),
-            reminders: AtomicUsize::new(0),
+            direct: DirectFlows::new(buckets),
+            occupancy: Occupancy::default(),
             evicted: AtomicU64::new(0),
             capacity,
         }
@@ -93,7 +82,7 @@ impl Conntrack {
 
     /// Connections in the table.
     pub fn len(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.occupancy.counts().connections
     }
 
     /// Whether there is none.
@@ -185,35 +174,36 @@ impl Conntrack {
         if self.is_full() {
             self.make_room(worker, connection.opened_tick());
         }
-        if self.has_too_many_reminders() {
+        if self.leaves_no_room(self.occupancy.add_connection()) {
+            self.occupancy.take_back_connection();
             return Err(InsertError::Full);
         }
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= self.capacity {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            return Err(InsertError::Full);
-        }
+        // Nobody else knows the connection yet.
+        let due_tick = connection.due_tick();
+        connection.due.store(due_tick, Ordering::Relaxed);
         let result = self.claim(connection);
         match result {
             Ok(()) => {
                 connection.stage.store(LIVE, Ordering::Release);
-                self.schedule(worker, connection);
+                self.queue(worker).push(due_tick, Due::Connection(Arc::clone(connection)));
             }
             Err(_) => {
                 connection.stage.store(GONE, Ordering::Release);
                 self.unindex(&connection.original, connection);
-                self.connections.fetch_sub(1, Ordering::Relaxed);
+                self.occupancy.take_back_connection();
             }
         }
         result
     }
 
     fn is_full(&self) -> bool {
-        self.len() >= self.capacity || self.has_too_many_reminders()
+        self.leaves_no_room(self.occupancy.counts())
     }
 
     /// A client that opens and resets over and over leaves a record behind each time, until it is due.
-    fn has_too_many_reminders(&self) -> bool {
-        self.reminders.load(Ordering::Relaxed) >= self.capacity.saturating_mul(REMINDERS_PER_CONNECTION)
+    fn leaves_no_room(&self, counts: Counts) -> bool {
+        counts.connections >= self.capacity
+            || counts.reminders >= self.capacity.saturating_mul(REMINDERS_PER_CONNECTION)
     }
 
     /// Looks at a few connections of each worker, from its own on, for one that gives way, and clears away reminders of
@@ -225,7 +215,7 @@ impl Conntrack {
                 Due::Affinity(_) => false,
             });
             let Some((due_tick, Due::Connection(known))) = taken else { continue };
-            self.reminders.fetch_sub(1, Ordering::Relaxed);
+            self.occupancy.remove_reminder();
             if !known.is_stale(due_tick) {
                 self.remove(&known);
                 self.evicted.fetch_add(1, Ordering::Relaxed);
@@ -264,7 +254,7 @@ impl Conntrack {
     fn forget(&self, connection: &Arc<Connection>) {
         self.unindex(&connection.original, connection);
         self.unindex(&connection.reply, connection);
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+        self.occupancy.remove_connection();
     }
 
     fn unindex(&self, flow: &FlowKey, connection: &Arc<Connection>) {
@@ -297,14 +287,8 @@ impl Conntrack {
 
     /// The backend that `client` stays with, if its stay has not ended.
     pub fn affinity(&self, client: IpAddr, vip: Vip, now: Instant) -> Option<SocketAddr> {
-        let affinity = self.stay(&(client, vip))?;
+        let affinity = self.affinities.get(&(client, vip))?;
         (affinity.expires_at > now).then_some(affinity.backend)
-    }
-
-    fn stay(&self, client: &Client) -> Option<Affinity> {
-        let hash = self.affinities.hash(client);
-        self.affinities
-            .with(hash, |shard| shard.find(hash, |(known, _)| known == client).map(|(_, affinity)| *affinity))
     }
 
     /// Makes `client` stay with `backend` for `timeout` from now on. A full store keeps what it has.
@@ -318,24 +302,7 @@ impl Conntrack {
         worker: usize,
     ) {
         let (client, affinity) = ((client, vip), Affinity { backend, expires_at: now + timeout });
-        let hash = self.affinities.hash(&client);
-        let rehash = |(client, _): &(Client, Affinity)| self.affinities.hash(client);
-        let full = self.affinity_count.load(Ordering::Relaxed) >= self.capacity;
-        let is_new = self.affinities.with(hash, |shard| {
-            match shard.entry(hash, |(known, _)| *known == client, rehash) {
-                Entry::Occupied(mut known) => {
-                    known.get_mut().1 = affinity;
-                    false
-                }
-                Entry::Vacant(_) if full => false,
-                Entry::Vacant(vacant) => {
-                    vacant.insert((client, affinity));
-                    true
-                }
-            }
-        });
-        if is_new {
-            self.affinity_count.fetch_add(1, Ordering::Relaxed);
+        if self.affinities.set(client, affinity, self.capacity) {
             self.push_due(worker, affinity.expires_at.tick() + 1, Due::Affinity(Box::new(client)));
         }
     }
@@ -384,15 +351,9 @@ impl Conntrack {
     }
 
     fn expire_affinity(&self, worker: usize, client: Box<Client>, now: Instant) {
-        let hash = self.affinities.hash(&*client);
-        let ended = self.affinities.with(hash, |shard| {
-            let ended =
-                |(known, affinity): &(Client, Affinity)| known == &*client && affinity.expires_at <= now;
-            shard.find_entry(hash, ended).map(|entry| entry.remove()).is_ok()
-        });
-        if ended {
-            self.affinity_count.fetch_sub(1, Ordering::Relaxed);
-        } else if let Some(affinity) = self.stay(&client) {
+        if !self.affinities.end(&client, now)
+            && let Some(affinity) = self.affinities.get(&client)
+        {
             self.push_due(worker, affinity.expires_at.tick() + 1, Due::Affinity(client));
         }
     }
@@ -405,13 +366,13 @@ impl Conntrack {
     }
 
     fn push_due(&self, worker: usize, tick: u32, due: Due) {
-        self.reminders.fetch_add(1, Ordering::Relaxed);
+        self.occupancy.add_reminder();
         self.queue(worker).push(tick, due);
     }
 
     fn pop_due(&self, worker: usize, now_tick: u32) -> Option<(u32, Due)> {
         let due = self.queue(worker).pop(now_tick)?;
-        self.reminders.fetch_sub(1, Ordering::Relaxed);
+        self.occupancy.remove_reminder();
         Some(due)
     }
 
@@ -419,6 +380,9 @@ impl Conntrack {
         &self.due[worker % self.due.len()]
     }
 }
+
+/// A mark that another flow has set costs each cached flow one revalidation.
+const DIRECT_BUCKETS: usize = 1 << 16;
 
 /// A few hundred nanoseconds under a queue's lock.
 const VISITED_AT_ONCE: usize = 64;
@@ -504,6 +468,6 @@ mod tests {
             connections.remove(&opened);
         }
         assert_eq!(refused, 0, "records of connections that are gone make room");
-        assert!(connections.reminders.load(Ordering::Relaxed) <= 10 * REMINDERS_PER_CONNECTION);
+        assert!(connections.occupancy.counts().reminders <= 10 * REMINDERS_PER_CONNECTION);
     }
 }

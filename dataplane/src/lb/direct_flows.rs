@@ -8,9 +8,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Buckets of flows. A mark that another flow has set costs each cached flow one revalidation.
-const BUCKETS: usize = 1 << 16;
-
 /// For how many ticks a mark counts. A cached flow in use is marked again each second; the rest is for a worker that was
 /// kept from running in the middle of a batch.
 const MARKED_FOR: i32 = 4;
@@ -28,13 +25,12 @@ pub(super) struct DirectFlows {
 #[repr(align(64))]
 struct Epoch(AtomicU32);
 
-impl Default for DirectFlows {
-    fn default() -> Self {
-        Self { marked: (0..BUCKETS).map(|_| AtomicU32::new(0)).collect(), epoch: Epoch::default() }
-    }
-}
-
 impl DirectFlows {
+    /// None is remembered. Flows are told apart by so many buckets, a power of two.
+    pub(super) fn new(buckets: usize) -> Self {
+        Self { marked: (0..buckets).map(|_| AtomicU32::new(0)).collect(), epoch: Epoch::default() }
+    }
+
     /// Changes whenever a flow that may be cached as untranslated has become a connection's.
     #[inline]
     pub(super) fn epoch(&self) -> u32 {
@@ -59,6 +55,6 @@ impl DirectFlows {
     }
 
     fn bucket(&self, hash: u64) -> &AtomicU32 {
-        &self.marked[(hash >> 40) as usize % BUCKETS]
+        &self.marked[(hash >> 40) as usize & (self.marked.len() - 1)]
     }
 }

@@ -1,14 +1,13 @@
-//! Stable slots and their epochs.
+//! Entries by name, and the epochs of their slots.
 
-use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use foldhash::HashMap;
 use ipnet::IpNet;
 
+use super::slotted::Slot;
 use crate::wire::ethernet::Mac;
-use crate::wire::flow::{Vip, hash_addr_with};
+use crate::wire::flow::Vip;
 use crate::wire::vxlan::Vni;
 
 /// The name of one entry of one table.
@@ -28,79 +27,68 @@ pub enum Entry {
     Service(Vip),
 }
 
-/// The kind of entry and all that is shorter than an address stand in one word: a VNI has 24 bits.
-impl Hash for Entry {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        match *self {
-            Self::Local => state.write_u64(0),
-            Self::Route(prefix) => {
-                hash_addr_with(prefix.addr(), 1 << 24 | u32::from(prefix.prefix_len()), state)
-            }
-            Self::Neighbor(vni, addr) => hash_addr_with(addr, 2 << 24 | vni.get(), state),
-            Self::Fdb(vni, mac) => {
-                mac.hash(state);
-                state.write_u32(3 << 24 | vni.get());
-            }
-            Self::Source(vni, addr) => hash_addr_with(addr, 4 << 24 | vni.get(), state),
-            Self::Service(vip) => vip.hash(state),
-        }
-    }
+/// Which table a slot belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Everything about this node: one slot.
+    Local,
+    /// Routes.
+    Route,
+    /// Neighbors.
+    Neighbor,
+    /// FDB entries.
+    Fdb,
+    /// Underlay addresses that may send.
+    Source,
+    /// Services.
+    Service,
 }
+
+const TABLES: usize = 6;
 
 /// "This entry, as it was at this epoch."
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dependency {
-    slot: u32,
+    /// The table in the highest three bits, the slot in the others.
+    place: u32,
     epoch: u32,
 }
 
-/// This node's own: the first entry that [`Writer::new`](super::Writer::new) adds, and one that never goes.
-const LOCAL_SLOT: u32 = 0;
+const SLOT_BITS: u32 = 29;
 
 /// The epoch of every entry of a snapshot.
 #[derive(Clone, Debug, Default)]
-pub struct Epochs {
-    slots: Arc<HashMap<Entry, u32>>,
-    epochs: Vec<u32>,
-    free: Vec<u32>,
-}
+pub struct Epochs([Arc<Vec<u32>>; TABLES]);
 
 impl Epochs {
-    /// The dependency on `entry` as it is. An entry that does not exist has none: what was decided without
-    /// it depends on the entry that decided instead.
-    pub fn dependency(&self, entry: Entry) -> Option<Dependency> {
-        let slot = if entry == Entry::Local { LOCAL_SLOT } else { *self.slots.get(&entry)? };
-        Some(Dependency { slot, epoch: *self.epochs.get(slot as usize)? })
+    /// The dependency on the entry that stands there, as it is.
+    #[inline]
+    pub fn dependency(&self, table: Table, slot: Slot) -> Dependency {
+        let epoch = self.0[table as usize].get(slot.0 as usize).copied().unwrap_or_default();
+        Dependency { place: (table as u32) << SLOT_BITS | slot.0, epoch }
     }
 
     /// Whether the entry is still as it was.
+    #[inline]
     pub fn is_current(&self, dependency: Dependency) -> bool {
-        self.epochs.get(dependency.slot as usize) == Some(&dependency.epoch)
+        let Dependency { place, epoch } = dependency;
+        let table = self.0.get((place >> SLOT_BITS) as usize);
+        let slot = (place & ((1 << SLOT_BITS) - 1)) as usize;
+        table.and_then(|epochs| epochs.get(slot)) == Some(&epoch)
     }
 
-    pub(super) fn bump(&mut self, entry: Entry) {
-        if let Some(slot) = self.slots.get(&entry) {
-            let epoch = &mut self.epochs[*slot as usize];
+    /// What depends on the entry that stands there holds no longer.
+    pub(super) fn bump(&mut self, table: Table, slot: Slot) {
+        if let Some(epoch) = Arc::make_mut(&mut self.0[table as usize]).get_mut(slot.0 as usize) {
             *epoch = epoch.wrapping_add(1);
         }
     }
 
-    pub(super) fn add(&mut self, entry: Entry) {
-        if self.slots.contains_key(&entry) {
-            return;
-        }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.epochs.push(0);
-            (self.epochs.len() - 1) as u32
-        });
-        Arc::make_mut(&mut self.slots).insert(entry, slot);
-    }
-
-    pub(super) fn remove(&mut self, entry: Entry) {
-        self.bump(entry);
-        if let Some(slot) = Arc::make_mut(&mut self.slots).remove(&entry) {
-            self.free.push(slot);
+    /// Makes place for so many slots of a table.
+    pub(super) fn make_room(&mut self, table: Table, slots: u32) {
+        let epochs = &mut self.0[table as usize];
+        if epochs.len() < slots as usize {
+            Arc::make_mut(epochs).resize(slots as usize, 0);
         }
     }
 }

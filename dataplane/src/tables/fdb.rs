@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use foldhash::HashMap;
 use ipnet::IpNet;
 
+use super::neighbor::NetworkAddr;
+use super::slotted::{Slot, Slotted};
 use crate::time::Instant;
 use crate::wire::ethernet::Mac;
 use crate::wire::vxlan::Vni;
@@ -121,9 +122,9 @@ impl PathMtu {
 /// (VNI, MAC) to remote VTEP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fdb {
-    entries: HashMap<(Vni, Mac), Arc<RemoteVtep>>,
+    pub(super) entries: Slotted<(Vni, Mac), Arc<RemoteVtep>>,
     /// A node may have one MAC per inner family behind one underlay address.
-    sources: HashMap<(Vni, IpAddr), Vec<Arc<RemoteVtep>>>,
+    pub(super) sources: Slotted<NetworkAddr, Vec<Arc<RemoteVtep>>>,
 }
 
 impl Fdb {
@@ -131,16 +132,23 @@ impl Fdb {
     pub fn insert(&mut self, vni: Vni, mac: Mac, vtep: Arc<RemoteVtep>) {
         self.remove(vni, mac);
         self.entries.insert((vni, mac), Arc::clone(&vtep));
-        let sources = self.sources.entry((vni, vtep.addr.ip())).or_default();
-        sources.push(vtep);
-        // An order that does not depend on that of insertion: equal tables must be equal.
-        sources.sort_by(|a, b| (&a.node, a.addr, &a.prefixes).cmp(&(&b.node, b.addr, &b.prefixes)));
+        let key = NetworkAddr(vni, vtep.addr.ip());
+        match self.sources.get_mut(&key) {
+            Some(sources) => {
+                sources.push(vtep);
+                // An order that does not depend on that of insertion: equal tables must be equal.
+                sources.sort_by(|a, b| (&a.node, a.addr, &a.prefixes).cmp(&(&b.node, b.addr, &b.prefixes)));
+            }
+            None => {
+                self.sources.insert(key, vec![vtep]);
+            }
+        }
     }
 
     /// Removes an entry.
     pub fn remove(&mut self, vni: Vni, mac: Mac) {
         let Some(old) = self.entries.remove(&(vni, mac)) else { return };
-        let key = (vni, old.addr.ip());
+        let key = NetworkAddr(vni, old.addr.ip());
         if let Some(sources) = self.sources.get_mut(&key) {
             sources.retain(|source| !Arc::ptr_eq(source, &old));
             if sources.is_empty() {
@@ -154,9 +162,21 @@ impl Fdb {
         self.entries.get(&(vni, mac))
     }
 
+    /// The VTEP behind `mac`, and the entry's slot.
+    #[inline]
+    pub fn find(&self, vni: Vni, mac: Mac) -> Option<(Slot, &RemoteVtep)> {
+        self.entries.find(&(vni, mac)).map(|(slot, vtep)| (slot, &**vtep))
+    }
+
     /// The VTEPs that send from underlay address `addr` on `vni`; empty when none is known there.
     pub fn sources(&self, vni: Vni, addr: IpAddr) -> &[Arc<RemoteVtep>] {
-        self.sources.get(&(vni, addr)).map_or(&[], Vec::as_slice)
+        self.sources.get(&NetworkAddr(vni, addr)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The slot of an underlay address that may send on `vni`.
+    #[inline]
+    pub fn source_slot(&self, vni: Vni, addr: IpAddr) -> Option<Slot> {
+        self.sources.find(&NetworkAddr(vni, addr)).map(|(slot, _)| slot)
     }
 
     /// All entries, in no order.
@@ -166,7 +186,7 @@ impl Fdb {
 
     /// All (VNI, underlay address) pairs that may send, in no order.
     pub fn iter_sources(&self) -> impl Iterator<Item = (Vni, IpAddr, &[Arc<RemoteVtep>])> {
-        self.sources.iter().map(|((vni, addr), vteps)| (*vni, *addr, vteps.as_slice()))
+        self.sources.iter().map(|(NetworkAddr(vni, addr), vteps)| (*vni, *addr, vteps.as_slice()))
     }
 
     /// Number of entries.
@@ -176,6 +196,6 @@ impl Fdb {
 
     /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 }

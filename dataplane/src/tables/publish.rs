@@ -1,5 +1,6 @@
 //! Publication of snapshots: one writer, any number of readers, no lock on the reader's side.
 
+use std::hash::Hash;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
@@ -8,6 +9,7 @@ use ipnet::IpNet;
 use super::draft::Draft;
 use super::epochs::{Entry, Epochs};
 use super::service::{Service, Vip};
+use super::slotted::Slotted;
 use super::snapshot::{ForwardingTables, TableSet};
 use crate::lb::conntrack::Connection;
 use crate::wire::protocol::Protocol;
@@ -76,6 +78,7 @@ impl Writer {
     pub fn publish(&mut self, mut set: TableSet) -> Arc<ForwardingTables> {
         let before = self.current();
         carry_over(&before.set, &mut set);
+        follow(&before.set, &mut set);
         let entries = entries(&before.set, &set);
         self.replace(before, set, &entries)
     }
@@ -84,7 +87,7 @@ impl Writer {
     /// the newest snapshot is published whole.
     pub fn publish_draft(&mut self, draft: &Draft) -> Arc<ForwardingTables> {
         let before = self.current();
-        match draft.before == before.set {
+        match draft.before.stands_as(&before.set) {
             true => self.replace(before, draft.set.clone(), &draft.touched),
             false => self.publish(draft.set.clone()),
         }
@@ -98,6 +101,7 @@ impl Writer {
         entries: &[Entry],
     ) -> Arc<ForwardingTables> {
         let mut epochs = before.epochs.clone();
+        make_room(&mut epochs, &set);
         advance(&mut epochs, &before.set, &set, entries);
         let next = Arc::new(ForwardingTables { generation: before.generation.wrapping_add(1), set, epochs });
         self.retired.push(self.shared.swap(Arc::clone(&next)));
@@ -143,7 +147,7 @@ impl ForwardingTables {
 
 fn empty() -> ForwardingTables {
     let mut tables = ForwardingTables::default();
-    tables.epochs.add(Entry::Local);
+    make_room(&mut tables.epochs, &tables.set);
     tables
 }
 
@@ -176,6 +180,29 @@ fn carry_over(before: &TableSet, set: &mut TableSet) {
     }
 }
 
+/// Makes entries that were there before stand in the slots in which they stood.
+fn follow(before: &TableSet, set: &mut TableSet) {
+    fn follow<T: Clone, K: Copy + Eq + Hash, V>(
+        before: &Arc<T>,
+        after: &mut Arc<T>,
+        entries: fn(&T) -> &Slotted<K, V>,
+        entries_mut: fn(&mut T) -> &mut Slotted<K, V>,
+    ) {
+        if !Arc::ptr_eq(before, after) {
+            entries_mut(Arc::make_mut(after)).follow(entries(before));
+        }
+    }
+    follow(&before.routes, &mut set.routes, |table| &table.routes, |table| &mut table.routes);
+    follow(&before.neighbors, &mut set.neighbors, |table| &table.entries, |table| &mut table.entries);
+    follow(&before.fdb, &mut set.fdb, |table| &table.entries, |table| &mut table.entries);
+    follow(&before.fdb, &mut set.fdb, |table| &table.sources, |table| &mut table.sources);
+    follow(&before.services, &mut set.services, |table| &table.services, |table| &mut table.services);
+}
+
+fn make_room(epochs: &mut Epochs, set: &TableSet) {
+    set.slots().into_iter().for_each(|(table, slots)| epochs.make_room(table, slots));
+}
+
 /// All entries of the tables that are not the very same.
 fn entries(before: &TableSet, after: &TableSet) -> Vec<Entry> {
     let mut entries = vec![Entry::Local];
@@ -197,61 +224,42 @@ fn entries(before: &TableSet, after: &TableSet) -> Vec<Entry> {
     entries
 }
 
-/// What became of an entry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Same,
-    Changed,
-    Added,
-    Removed,
-}
-
-impl Fate {
-    fn of<V: PartialEq>(before: Option<V>, after: Option<V>) -> Self {
-        match (before, after) {
-            (None, Some(_)) => Self::Added,
-            (Some(_), None) => Self::Removed,
-            (before, after) if before == after => Self::Same,
-            _ => Self::Changed,
-        }
-    }
-
-    fn between(before: &TableSet, after: &TableSet, entry: Entry) -> Self {
-        match entry {
-            Entry::Local => Self::of(Some(&before.local), Some(&after.local)),
-            Entry::Route(prefix) => Self::of(before.routes.get(prefix), after.routes.get(prefix)),
-            Entry::Neighbor(vni, addr) => {
-                Self::of(before.neighbors.lookup(vni, addr), after.neighbors.lookup(vni, addr))
-            }
-            Entry::Fdb(vni, mac) => Self::of(before.fdb.lookup(vni, mac), after.fdb.lookup(vni, mac)),
-            Entry::Source(vni, addr) => {
-                let (old, new) = (before.fdb.sources(vni, addr), after.fdb.sources(vni, addr));
-                Self::of((!old.is_empty()).then_some(old), (!new.is_empty()).then_some(new))
-            }
-            Entry::Service(vip) => Self::of(before.services.lookup(vip), after.services.lookup(vip)),
-        }
+/// Whether an entry says the same in both, or is in neither.
+fn is_same(before: &TableSet, after: &TableSet, entry: Entry) -> bool {
+    match entry {
+        Entry::Local => before.local == after.local,
+        Entry::Route(prefix) => before.routes.get(prefix) == after.routes.get(prefix),
+        Entry::Neighbor(vni, addr) => before.neighbors.lookup(vni, addr) == after.neighbors.lookup(vni, addr),
+        Entry::Fdb(vni, mac) => before.fdb.lookup(vni, mac) == after.fdb.lookup(vni, mac),
+        Entry::Source(vni, addr) => before.fdb.sources(vni, addr) == after.fdb.sources(vni, addr),
+        Entry::Service(vip) => before.services.lookup(vip) == after.services.lookup(vip),
     }
 }
 
-/// Gives each of `entries` that changed, appeared or went a new epoch.
+/// Gives each of `entries` that changed, appeared or went a new epoch: that of the slot where it stood, for who depended
+/// on it, and that of the slot where it stands.
 fn advance(epochs: &mut Epochs, before: &TableSet, after: &TableSet, entries: &[Entry]) {
     for entry in entries {
-        let fate = Fate::between(before, after, *entry);
-        match fate {
-            Fate::Same => continue,
-            Fate::Changed => epochs.bump(*entry),
-            Fate::Added => epochs.add(*entry),
-            Fate::Removed => epochs.remove(*entry),
+        if is_same(before, after, *entry) && before.place(entry) == after.place(entry) {
+            continue;
         }
+        bump(epochs, before, *entry);
+        bump(epochs, after, *entry);
         match *entry {
             Entry::Route(prefix) => bump_covering(epochs, after, prefix),
             Entry::Service(vip) if before.services.is_vip(vip.addr) != after.services.is_vip(vip.addr) => {
                 if let Some((prefix, _)) = after.routes.lookup(vip.addr) {
-                    epochs.bump(Entry::Route(prefix));
+                    bump(epochs, after, Entry::Route(prefix));
                 }
             }
             _ => {}
         }
+    }
+}
+
+fn bump(epochs: &mut Epochs, set: &TableSet, entry: Entry) {
+    if let Some((table, slot)) = set.place(&entry) {
+        epochs.bump(table, slot);
     }
 }
 
@@ -260,6 +268,6 @@ fn bump_covering(epochs: &mut Epochs, set: &TableSet, prefix: IpNet) {
     if let Some(shorter) = prefix.supernet()
         && let Some((covering, _)) = set.routes.covering(shorter)
     {
-        epochs.bump(Entry::Route(covering));
+        bump(epochs, set, Entry::Route(covering));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 use ipnet::IpNet;
 
+use super::slotted::{Slot, Slotted};
 use crate::lb::select::Selector;
 
 pub use crate::wire::flow::Vip;
@@ -143,7 +144,7 @@ impl Eq for Service {}
 /// VIP to service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceTable {
-    services: HashMap<Vip, Arc<Service>>,
+    pub(super) services: Slotted<Vip, Arc<Service>>,
     /// How many services each address has.
     addresses: HashMap<IpAddr, u32>,
     /// Backends of all services.
@@ -178,6 +179,12 @@ impl ServiceTable {
         self.services.get(&vip)
     }
 
+    /// The service at exactly this address, port and protocol, and its slot.
+    #[inline]
+    pub fn find(&self, vip: Vip) -> Option<(Slot, &Service)> {
+        self.services.find(&vip).map(|(slot, service)| (slot, &**service))
+    }
+
     /// Whether any service has this address.
     pub fn is_vip(&self, addr: IpAddr) -> bool {
         self.addresses.contains_key(&addr)
@@ -185,7 +192,7 @@ impl ServiceTable {
 
     /// All services, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
-        self.services.values()
+        self.services.iter().map(|(_, service)| service)
     }
 
     /// All addresses that have a service, in no order.
@@ -205,6 +212,6 @@ impl ServiceTable {
 
     /// Whether there is no service.
     pub fn is_empty(&self) -> bool {
-        self.services.is_empty()
+        self.len() == 0
     }
 }

@@ -1,13 +1,15 @@
 //! All tables at one moment.
 
+use std::hash::Hash;
 use std::sync::Arc;
 
-use super::epochs::Epochs;
+use super::epochs::{Dependency, Entry, Epochs, Table};
 use super::fdb::Fdb;
 use super::local::Local;
-use super::neighbor::NeighborTable;
-use super::route::RouteTable;
+use super::neighbor::{NeighborTable, NetworkAddr};
+use super::route::{Prefix, RouteTable};
 use super::service::ServiceTable;
+use super::slotted::{Slot, Slotted};
 
 /// Everything control knows how to say to the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +24,56 @@ pub struct TableSet {
     pub routes: Arc<RouteTable>,
     /// VIP to backends.
     pub services: Arc<ServiceTable>,
+}
+
+impl TableSet {
+    /// Where an entry stands, if it is there.
+    pub(super) fn place(&self, entry: &Entry) -> Option<(Table, Slot)> {
+        Some(match *entry {
+            Entry::Local => (Table::Local, Slot::LOCAL),
+            Entry::Route(prefix) => (Table::Route, slot(&self.routes.routes, &Prefix::exactly(prefix))?),
+            Entry::Neighbor(vni, addr) => {
+                (Table::Neighbor, slot(&self.neighbors.entries, &NetworkAddr(vni, addr))?)
+            }
+            Entry::Fdb(vni, mac) => (Table::Fdb, slot(&self.fdb.entries, &(vni, mac))?),
+            Entry::Source(vni, addr) => (Table::Source, self.fdb.source_slot(vni, addr)?),
+            Entry::Service(vip) => (Table::Service, slot(&self.services.services, &vip)?),
+        })
+    }
+
+    /// How many slots each table has given.
+    pub(super) fn slots(&self) -> [(Table, u32); 6] {
+        [
+            (Table::Local, 1),
+            (Table::Route, self.routes.routes.slots()),
+            (Table::Neighbor, self.neighbors.entries.slots()),
+            (Table::Fdb, self.fdb.entries.slots()),
+            (Table::Source, self.fdb.sources.slots()),
+            (Table::Service, self.services.services.slots()),
+        ]
+    }
+
+    /// Whether these tables are `before`, slots and all: what was made from the one follows the other.
+    pub(super) fn stands_as(&self, before: &Self) -> bool {
+        self == before
+            && follows(&self.routes, &before.routes, |table| &table.routes)
+            && follows(&self.neighbors, &before.neighbors, |table| &table.entries)
+            && follows(&self.fdb, &before.fdb, |table| &table.entries)
+            && follows(&self.fdb, &before.fdb, |table| &table.sources)
+            && follows(&self.services, &before.services, |table| &table.services)
+    }
+}
+
+fn slot<K: Copy + Eq + Hash, V>(table: &Slotted<K, V>, key: &K) -> Option<Slot> {
+    table.find(key).map(|(slot, _)| slot)
+}
+
+fn follows<T, K: Copy + Eq + Hash, V>(
+    after: &Arc<T>,
+    before: &Arc<T>,
+    entries: impl Fn(&T) -> &Slotted<K, V>,
+) -> bool {
+    Arc::ptr_eq(after, before) || entries(after).agrees_with(entries(before))
 }
 
 /// One published snapshot.
@@ -63,7 +115,14 @@ impl ForwardingTables {
         &self.set.services
     }
 
-    /// Slots and epochs of all entries.
+    /// The dependency on `entry` as it is. One that does not exist has none: what was decided without it depends on the
+    /// entry that decided instead.
+    pub fn dependency(&self, entry: &Entry) -> Option<Dependency> {
+        let (table, slot) = self.set.place(entry)?;
+        Some(self.epochs.dependency(table, slot))
+    }
+
+    /// The epochs of all entries.
     pub fn epochs(&self) -> &Epochs {
         &self.epochs
     }

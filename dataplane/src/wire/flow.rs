@@ -98,6 +98,12 @@ impl FlowKey {
         }
     }
 
+    /// Where it leads, if that is a service.
+    #[inline]
+    pub fn vip(&self) -> Vip {
+        Vip { addr: self.dst, port: self.dst_port, protocol: self.protocol }
+    }
+
     #[inline]
     fn ports_and_protocol(&self) -> u64 {
         u64::from(self.src_port) << 24 | u64::from(self.dst_port) << 8 | u64::from(self.protocol.0)

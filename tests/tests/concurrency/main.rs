@@ -71,7 +71,7 @@ pub mod thread {
 }
 
 /// Schedules of each model, unless the environment says otherwise.
-const SCHEDULES: usize = 20;
+const SCHEDULES: usize = 400;
 
 /// Preemptions that the schedules of the second half choose well (Burckhardt et al. 2010, probabilistic concurrency
 /// testing); those of the first half are random.

@@ -28,6 +28,11 @@ pub(crate) const MODELS: [(&str, fn()); 6] = [
     ("d14_expiry_beside_traffic_leaves_no_half_of_a_connection", expiry),
 ];
 
+/// A connection table that is quickly made: there is one for every schedule.
+fn table(capacity: usize, workers: usize) -> Arc<Conntrack> {
+    Arc::new(Conntrack::with_direct_buckets(capacity, workers, 64))
+}
+
 fn to_vip(protocol: Protocol) -> FlowKey {
     flow(protocol, "10.1.0.9:40000", "10.9.0.1:80")
 }
@@ -35,7 +40,7 @@ fn to_vip(protocol: Protocol) -> FlowKey {
 /// The loser of the race for the original key adopts the winner's connection.
 fn first_packets() {
     let writer = Writer::new(tables(&[("10.9.0.1:80", Protocol::TCP, &MANY)]));
-    let connections = Arc::new(Conntrack::new(10, 3));
+    let connections = table(10, 3);
     let packet = tcp(&to_vip(Protocol::TCP), Tcp::Syn, b"");
     let threads: Vec<_> = (0..3)
         .map(|number| {
@@ -56,7 +61,7 @@ fn clash() {
     let services: [(&str, Protocol, &[&str]); 2] =
         [("10.9.0.1:80", Protocol::UDP, &one), ("10.9.0.2:80", Protocol::UDP, &one)];
     let writer = Writer::new(tables(&services));
-    let connections = Arc::new(Conntrack::new(10, 2));
+    let connections = table(10, 2);
     let threads: Vec<_> = ["10.9.0.1:80", "10.9.0.2:80"]
         .into_iter()
         .enumerate()
@@ -79,7 +84,7 @@ fn clash() {
 fn replies() {
     let services: [(&str, Protocol, &[&str]); 1] = [("10.9.0.1:80", Protocol::TCP, &MANY)];
     let mut writer = Writer::new(tables(&services));
-    let connections = Arc::new(Conntrack::new(10, 2));
+    let connections = table(10, 2);
     let mut one = Worker::new(&writer, &connections, 0);
     let mut other = Worker::new(&writer, &connections, 1);
     let client = to_vip(Protocol::TCP);
@@ -105,7 +110,7 @@ fn replies() {
 /// early for the tables and too late for the purge is seen to by its next packet.
 fn backend_goes() {
     let mut writer = Writer::new(tables(&[("10.9.0.1:80", Protocol::UDP, &["10.2.0.5:53"])]));
-    let connections = Arc::new(Conntrack::new(10, 2));
+    let connections = table(10, 2);
     let packet = udp(&to_vip(Protocol::UDP), b"?");
     let workers: Vec<_> = (0..2)
         .map(|number| {
@@ -135,7 +140,7 @@ fn backend_goes() {
 
 fn full_table() {
     let writer = Writer::new(tables(&[("10.9.0.1:80", Protocol::UDP, &MANY)]));
-    let connections = Arc::new(Conntrack::new(1, 2));
+    let connections = table(1, 2);
     let packets = ["10.1.0.9:40000", "10.1.0.9:40001"]
         .map(|client| udp(&flow(Protocol::UDP, client, "10.9.0.1:80"), b"?"));
     let threads: Vec<_> = packets
@@ -164,7 +169,7 @@ fn full_table() {
 /// A connection times out on one worker while the client speaks on another.
 fn expiry() {
     let writer = Writer::new(tables(&[("10.9.0.1:80", Protocol::UDP, &MANY)]));
-    let connections = Arc::new(Conntrack::new(10, 2));
+    let connections = table(10, 2);
     let (mut one, mut other) = (Worker::new(&writer, &connections, 0), Worker::new(&writer, &connections, 1));
     let client = to_vip(Protocol::UDP);
     let packet = udp(&client, b"?");

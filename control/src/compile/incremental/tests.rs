@@ -285,7 +285,7 @@ impl Pair {
 
 /// Whether a flow that depends on an entry still may; `None` when the entry is new.
 fn is_as_it_was(before: &ForwardingTables, after: &ForwardingTables, entry: Entry) -> Option<bool> {
-    before.epochs().dependency(entry).map(|dependency| after.epochs().is_current(dependency))
+    before.dependency(&entry).map(|dependency| after.epochs().is_current(dependency))
 }
 
 fn all_entries(set: &TableSet) -> Vec<Entry> {
@@ -402,7 +402,7 @@ fn f11_a_duplicate_pod_cidr_that_comes_and_goes_leaves_the_first_holders_route()
     let (start, problems) = node.reload();
     assert_eq!((holder(&start).as_str(), problems.len()), ("node-b", 0));
     let route = Entry::Route("10.244.2.0/24".parse().unwrap());
-    let known = start.epochs().dependency(route).unwrap();
+    let known = start.dependency(&route).unwrap();
     node.write_twin("2031-01-01T00:00:00Z");
     let (with_twin, problems) = node.reload();
     assert_eq!(holder(&with_twin), "node-b");

@@ -11,7 +11,7 @@ use crate::inspect::explain::{BackendRow, BackendState};
 use crate::inspect::{Inspection, explain};
 
 /// What there is to say about a packet's way and its reply's.
-pub(super) fn of(node: &Inspection, walked: &Walked, reply: Option<&Walked>) -> Vec<String> {
+pub(super) fn of(node: &Inspection, walked: &Walked<'_>, reply: Option<&Walked<'_>>) -> Vec<String> {
     let mut lines = match walked.reason {
         Some(reason) => because(node, walked, reason),
         None => Vec::new(),
@@ -26,7 +26,7 @@ pub(super) fn of(node: &Inspection, walked: &Walked, reply: Option<&Walked>) -> 
     lines
 }
 
-fn because(node: &Inspection, walked: &Walked, reason: DropReason) -> Vec<String> {
+fn because(node: &Inspection, walked: &Walked<'_>, reason: DropReason) -> Vec<String> {
     let Some(packet) = &walked.packet else { return Vec::new() };
     let (tables, origin) = (&*node.tables, &*node.origin);
     let flow = &packet.flow;
@@ -79,7 +79,7 @@ fn because(node: &Inspection, walked: &Walked, reason: DropReason) -> Vec<String
     }
 }
 
-fn service(walked: &Walked) -> Option<&Service> {
+fn service<'a>(walked: &'a Walked<'_>) -> Option<&'a Service> {
     walked.recorded.iter().find_map(|step| match step {
         RecordedStep::Service(service) => Some(&**service),
         _ => None,
@@ -108,7 +108,7 @@ fn no_endpoint(node: &Inspection, service: &Service) -> Vec<String> {
     backends.iter().map(line).collect()
 }
 
-fn no_route(node: &Inspection, walked: &Walked, dst: IpAddr) -> Vec<String> {
+fn no_route(node: &Inspection, walked: &Walked<'_>, dst: IpAddr) -> Vec<String> {
     let backend = walked.recorded.iter().find_map(|step| match step {
         RecordedStep::Backend(backend) | RecordedStep::Affinity(backend) => Some(*backend),
         _ => None,
@@ -121,7 +121,7 @@ fn no_route(node: &Inspection, walked: &Walked, dst: IpAddr) -> Vec<String> {
     explain::unreachable(&node.tables, &node.origin, addr, on).into_iter().collect()
 }
 
-fn spoofed(node: &Inspection, walked: &Walked, src: IpAddr) -> Vec<String> {
+fn spoofed(node: &Inspection, walked: &Walked<'_>, src: IpAddr) -> Vec<String> {
     let senders = walked.arrival.map(|(vni, from)| node.tables.fdb().sources(vni, from));
     let line = |vtep: &std::sync::Arc<windlass_dataplane::tables::RemoteVtep>| {
         let prefixes: Vec<_> = vtep.prefixes.iter().map(ToString::to_string).collect();

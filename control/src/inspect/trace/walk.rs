@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use windlass_dataplane::engine::decap::{self, Frame, OuterHeader};
-use windlass_dataplane::engine::decide::{self, Decision, Ingress, Related, Tracked};
+use windlass_dataplane::engine::decide::{self, Arrived, Decision, Ingress, Related, ReplyFlow, Tracked};
 use windlass_dataplane::engine::observe::{RecordedStep, Recording};
 use windlass_dataplane::engine::source_port;
 use windlass_dataplane::engine::verdict::{DropReason, Egress, Encapsulation, Verdict};
@@ -23,12 +23,12 @@ use super::{Arrival, End, StepRow, TraceError, Way, bytes, steps};
 use crate::inspect::{Inspection, packet, rows};
 
 /// A packet's way, and what it rests on.
-pub(super) struct Walked {
+pub(super) struct Walked<'a> {
     /// The way.
     pub(super) way: Way,
     /// The packet, when it can be read.
     pub(super) packet: Option<InnerPacket>,
-    decision: Option<Decision>,
+    decision: Option<Decision<'a>>,
     /// What was looked up.
     pub(super) recorded: Vec<RecordedStep>,
     /// Why it is dropped.
@@ -60,11 +60,11 @@ impl fmt::Display for CameIn {
 }
 
 /// Walks packets through a node.
-pub(super) struct Tracer<'a> {
+pub(super) struct Tracer<'a, 'c> {
     /// The node.
     pub(super) node: &'a Inspection,
     /// Its connections.
-    pub(super) connections: &'a Conntrack,
+    pub(super) connections: &'c Conntrack,
 }
 
 /// What else tells where a packet belongs. Fragments are remembered by the workers and not seen here.
@@ -75,14 +75,14 @@ pub(super) fn related(inner: &InnerPacket, bytes: &[u8]) -> Related {
     quoted(bytes).map_or(Related::Nothing, Related::Quotes)
 }
 
-impl Tracer<'_> {
-    pub(super) fn enter_overlay(&self, packet: &InnerPacket, related: &Related) -> Walked {
+impl<'a> Tracer<'a, '_> {
+    pub(super) fn enter_overlay(&self, packet: &InnerPacket, related: &Related) -> Walked<'a> {
         self.decide(packet, related, Ingress::Overlay, Recording::default(), CameIn::Device)
     }
 
     /// A packet as its sender addresses it: the host sends what comes for a node port on to the address that stands
     /// for its own.
-    pub(super) fn enter_host(&self, mut packet: InnerPacket) -> Walked {
+    pub(super) fn enter_host(&self, mut packet: InnerPacket) -> Walked<'a> {
         let (flow, settings) = (&mut packet.flow, &self.node.origin.settings);
         let vip = settings.node_port_vip(flow.dst.is_ipv6());
         let stands_for = Vip { addr: vip, port: flow.dst_port, protocol: flow.protocol };
@@ -100,14 +100,14 @@ impl Tracer<'_> {
         walked
     }
 
-    pub(super) fn enter_overlay_bytes(&self, bytes: &[u8]) -> Walked {
+    pub(super) fn enter_overlay_bytes(&self, bytes: &[u8]) -> Walked<'a> {
         match InnerPacket::parse(bytes) {
             Ok(inner) => self.enter_overlay(&inner, &related(&inner, bytes)),
             Err(_) => Walked::unreadable(DropReason::Malformed, CameIn::Device).saying(&bytes::of_ip(bytes)),
         }
     }
 
-    pub(super) fn arrived_bytes(&self, arrival: &Arrival, bytes: Vec<u8>) -> Result<Walked, TraceError> {
+    pub(super) fn arrived_bytes(&self, arrival: &Arrival, bytes: Vec<u8>) -> Result<Walked<'a>, TraceError> {
         let is_ip = matches!(bytes.first().map(|first| first >> 4), Some(4 | 6));
         let wrong = if is_ip { bytes::of_ip(&bytes) } else { bytes::of_vxlan(&bytes) };
         let payload = if is_ip {
@@ -154,7 +154,7 @@ impl Tracer<'_> {
         payload: &[u8],
         inner: Result<InnerPacket, DropReason>,
         related: &Related,
-    ) -> Walked {
+    ) -> Walked<'a> {
         let (frame, inner) = match Frame::parse(payload).and_then(|frame| Ok((frame, inner?))) {
             Ok(parsed) => parsed,
             Err(reason) => return Walked::unreadable(reason, CameIn::Underlay(arrival.from)),
@@ -188,10 +188,11 @@ impl Tracer<'_> {
         ingress: Ingress,
         mut recording: Recording,
         came_in: CameIn,
-    ) -> Walked {
-        let (tables, now) = (&self.node.tables, self.node.now);
+    ) -> Walked<'a> {
+        let (node, connections) = (self.node, self.connections);
+        let arrived = Arrived { packet, related, ingress, now: node.now };
         let decision =
-            decide::decide(tables, self.connections, packet, related, ingress, now, &mut recording);
+            decide::decide(&node.tables, connections, &arrived, ReplyFlow::LookedUp, &mut recording);
         let mut steps = steps::rows(self.node, packet, &recording.steps);
         if packet.fragment == Fragment::Later {
             steps.insert(0, steps::follows_its_first());
@@ -228,7 +229,7 @@ impl Tracer<'_> {
         &self,
         flow: &FlowKey,
         packet: &InnerPacket,
-        egress: &Egress,
+        egress: &Egress<'_>,
         recorded: &[RecordedStep],
         steps: &mut Vec<StepRow>,
     ) -> (End, Option<DropReason>, String) {
@@ -247,13 +248,14 @@ impl Tracer<'_> {
             return (End::Dropped, Some(reason), text);
         }
         steps.push(StepRow { step: "outer".into(), text: self.outer(flow, packet, encapsulation) });
-        (End::Sent, None, format!("sent to the VTEP at {}", encapsulation.remote))
+        (End::Sent, None, format!("sent to the VTEP at {}", encapsulation.vtep.addr))
     }
 
-    fn outer(&self, flow: &FlowKey, packet: &InnerPacket, encapsulation: &Encapsulation) -> String {
+    fn outer(&self, flow: &FlowKey, packet: &InnerPacket, encapsulation: &Encapsulation<'_>) -> String {
         let number = source_port(flow, packet.fragment);
         let choices = &self.node.origin.settings.underlay;
-        let own = choices.iter().find(|choice| choice.addr.is_ipv4() == encapsulation.remote.is_ipv4());
+        let remote = encapsulation.vtep.addr;
+        let own = choices.iter().find(|choice| choice.addr.is_ipv4() == remote.is_ipv4());
         let own = own.map_or_else(|| "?".to_owned(), |choice| choice.addr.to_string());
         let ports = self.node.device.as_ref().map_or(&[][..], |device| &device.source_ports);
         let port = match (ports.get(usize::from(number) % ports.len().max(1)), choices.len()) {
@@ -261,13 +263,13 @@ impl Tracer<'_> {
             _ => format!("a UDP source port of 49152-65535, by flow hash {number}"),
         };
         format!(
-            "{own} > {}, {port}; VNI {}, inner MAC {} > {}",
-            encapsulation.remote, encapsulation.vni, encapsulation.src_mac, encapsulation.dst_mac
+            "{own} > {remote}, {port}; VNI {}, inner MAC {} > {}",
+            encapsulation.vni, encapsulation.src_mac, encapsulation.dst_mac
         )
     }
 
     /// The answer to a packet that was delivered.
-    pub(super) fn reply(&self, walked: &Walked) -> Option<Walked> {
+    pub(super) fn reply(&self, walked: &Walked<'_>) -> Option<Walked<'a>> {
         let (packet, decision) = (walked.packet.as_ref()?, walked.decision.as_ref()?);
         let egress = walked.egress().filter(|_| walked.reason.is_none())?;
         if matches!(packet.l4, L4::IcmpError | L4::Icmp | L4::EchoReply) {
@@ -293,7 +295,7 @@ impl Tracer<'_> {
             Egress::Overlay => Some(tracer.enter_overlay(&answer, &Related::Nothing)),
             Egress::Remote(encapsulation) => {
                 let arrival = Arrival {
-                    from: encapsulation.remote.ip(),
+                    from: encapsulation.vtep.addr.ip(),
                     vni: Some(encapsulation.vni.get()),
                     mac: Some(encapsulation.src_mac.to_string()),
                     tos: 0,
@@ -308,7 +310,7 @@ impl Tracer<'_> {
 /// The reason's own words tell of a packet that was sent.
 const TOO_BIG: &str = "Longer than the overlay or the path to the VTEP carries; the sender would be told.";
 
-impl Walked {
+impl<'a> Walked<'a> {
     fn unreadable(reason: DropReason, came_in: CameIn) -> Self {
         let way = Way {
             packet: "(unreadable)".to_owned(),
@@ -346,7 +348,7 @@ impl Walked {
         self.way.text = rows::meaning(reason);
     }
 
-    fn egress(&self) -> Option<&Egress> {
+    fn egress(&self) -> Option<&Egress<'a>> {
         match &self.decision.as_ref()?.verdict {
             Verdict::Forward { egress, .. } | Verdict::ForwardError { egress, .. } => Some(egress),
             Verdict::EchoReply | Verdict::Reject(_) | Verdict::Drop(_) => None,
