@@ -15,6 +15,7 @@ pub mod local;
 pub mod neighbor;
 pub mod publish;
 pub mod route;
+pub mod segment;
 pub mod service;
 pub mod snapshot;
 
@@ -25,5 +26,6 @@ pub use local::{Local, LocalVtep};
 pub use neighbor::NeighborTable;
 pub use publish::{Reader, Snapshots, Writer};
 pub use route::{NextHop, RouteTable};
+pub use segment::{Learning, Place, Segment, SegmentTable};
 pub use service::{ClientAddress, Service, ServiceTable, Vip, VipKind, WhenEmpty};
 pub use snapshot::{ForwardingTables, TableSet};

@@ -7,6 +7,7 @@ use super::fdb::Fdb;
 use super::local::Local;
 use super::neighbor::NeighborTable;
 use super::route::RouteTable;
+use super::segment::SegmentTable;
 use super::service::ServiceTable;
 
 /// Everything control knows how to say to the engine.
@@ -22,6 +23,8 @@ pub struct TableSet {
     pub routes: Arc<RouteTable>,
     /// VIP to backends.
     pub services: Arc<ServiceTable>,
+    /// VNI to L2 segment; empty unless the overlay devices are TAPs.
+    pub segments: Arc<SegmentTable>,
 }
 
 /// One published snapshot.
@@ -61,6 +64,11 @@ impl ForwardingTables {
     /// VIP to backends.
     pub fn services(&self) -> &ServiceTable {
         &self.set.services
+    }
+
+    /// VNI to L2 segment.
+    pub fn segments(&self) -> &SegmentTable {
+        &self.set.segments
     }
 
     /// Slots and epochs of all entries.
