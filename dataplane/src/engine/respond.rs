@@ -74,12 +74,7 @@ fn reset(pool: &mut PacketPool, of: &PacketBuf) -> Option<PacketBuf> {
 }
 
 /// The error that tells the sender of an IP packet that it was too long, in room of its own.
-pub(super) fn too_big(
-    pool: &mut PacketPool,
-    of: &PacketBuf,
-    source: IpAddr,
-    mtu: u32,
-) -> Option<PacketBuf> {
+pub(super) fn too_big(pool: &mut PacketPool, of: &PacketBuf, source: IpAddr, mtu: u32) -> Option<PacketBuf> {
     unreachable(pool, of, Error::FragmentationNeeded { mtu }, source)
 }
 

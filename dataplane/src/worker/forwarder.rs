@@ -30,42 +30,48 @@ impl From<Bridge> for Forwarder {
 }
 
 impl Forwarder {
-    pub(super) fn encap(&mut self, batch: &mut PacketBatch, now: Instant, out: &mut Outbox) {
+    /// Processes what the overlay device has received.
+    pub fn encap(&mut self, batch: &mut PacketBatch, now: Instant, out: &mut Outbox) {
         match self {
             Self::Router(engine) => engine.encap(batch, now, out),
             Self::Bridge(bridge) => bridge.encap(batch, now, out),
         }
     }
 
-    pub(super) fn decap(&mut self, batch: &mut DatagramBatch, now: Instant, out: &mut Outbox) {
+    /// Processes what the underlay socket has received.
+    pub fn decap(&mut self, batch: &mut DatagramBatch, now: Instant, out: &mut Outbox) {
         match self {
             Self::Router(engine) => engine.decap(batch, now, out),
             Self::Bridge(bridge) => bridge.decap(batch, now, out),
         }
     }
 
-    pub(super) fn expire(&mut self, now: Instant) {
+    /// Forgets what has timed out, within a budget; to be called once per wake-up.
+    pub fn expire(&mut self, now: Instant) {
         match self {
             Self::Router(engine) => engine.expire(now),
             Self::Bridge(bridge) => bridge.expire(now),
         }
     }
 
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    /// When [`expire`](Self::expire) wants to be called next, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
         match self {
             Self::Router(engine) => engine.poll_timeout(),
             Self::Bridge(bridge) => bridge.poll_timeout(),
         }
     }
 
-    pub(super) fn counters(&self) -> &Arc<Counters> {
+    /// Its counters.
+    pub fn counters(&self) -> &Arc<Counters> {
         match self {
             Self::Router(engine) => engine.counters(),
             Self::Bridge(bridge) => bridge.counters(),
         }
     }
 
-    pub(super) fn learn_path_mtu(&mut self, too_long: &TooLong, now: Instant) {
+    /// Believes, or not, what the underlay says of a datagram that was too long.
+    pub fn learn_path_mtu(&mut self, too_long: &TooLong, now: Instant) {
         match self {
             Self::Router(engine) => engine.learn_path_mtu(too_long, now),
             Self::Bridge(bridge) => bridge.learn_path_mtu(too_long, now),

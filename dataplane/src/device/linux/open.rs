@@ -44,7 +44,8 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     };
     opened.facts.splice(1..1, facts(config, &families));
     for queue in overlay.queues {
-        let (worker, waker) = open_worker(queue, &families, lane.as_ref(), &lock, config.offloads, queues > 1)?;
+        let (worker, waker) =
+            open_worker(queue, &families, lane.as_ref(), &lock, config.offloads, queues > 1)?;
         opened.workers.push(worker);
         opened.wakers.push(waker);
     }

@@ -1,9 +1,9 @@
 //! The decap journey of a frame: from a VTEP of a segment to the segment's L2 device, and nowhere else.
 
+use super::Bridge;
 use super::forward;
 use super::frame::{Frame, PAYLOAD_OFFSET};
 use super::learned::Heard;
-use super::Bridge;
 use crate::drop_reason::DropReason;
 use crate::engine::Outbox;
 use crate::engine::decap::{decap_ecn, gro_parts, mend_superpacket};

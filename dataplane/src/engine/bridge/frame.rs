@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn a13_lengths_that_lie_are_malformed_and_cut_frames_truncated() {
-        let ip = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8];
+        let ip =
+            [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8];
         let good = payload(&[[0x81, 0, 0, 1]], [8, 0], &ip);
         assert!(Frame::parse(&good).unwrap().ip.is_some());
         for len in 0..good.len() {

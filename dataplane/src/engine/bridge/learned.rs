@@ -233,7 +233,8 @@ mod tests {
     #[test]
     fn e6_each_vtep_has_room_of_its_own_and_no_more() {
         let learned = LearnedStations::default();
-        let hear = |last: u8, place| learned.learn(vni(), Mac([2, 0, 0, 0, 0, last]), place, &LEARNING, at(0));
+        let hear =
+            |last: u8, place| learned.learn(vni(), Mac([2, 0, 0, 0, 0, last]), place, &LEARNING, at(0));
         for last in 0..3 {
             assert_eq!(hear(last, vtep(1)), Outcome::New);
         }

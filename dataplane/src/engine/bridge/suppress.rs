@@ -39,10 +39,7 @@ pub(super) fn claim(frame: &Frame, bytes: &[u8]) -> Option<Claim> {
             let asks = message.is_solicitation();
             let about = if asks { src } else { message.target() };
             let says = message.link_layer().filter(|_| !about.is_unspecified());
-            Claim {
-                asks: asks.then(|| message.target().into()),
-                says: says.map(|mac| (about.into(), mac)),
-            }
+            Claim { asks: asks.then(|| message.target().into()), says: says.map(|mac| (about.into(), mac)) }
         }),
         _ => None,
     }
