@@ -147,6 +147,7 @@ fn settings() -> NodeSettings {
         addresses: Vec::new(),
         node_port_addrs: Vec::new(),
         zone: None,
+        segments: Vec::new(),
     }
 }
 

@@ -105,3 +105,17 @@ checks! {
     OFFLOADS = host("offloads", "what kernel and devices do not do for many packets at once costs CPU time for each of them");
     BRIDGE_MTU = host("bridge-mtu", "pods send packets that the overlay cannot carry: they get ICMP for an answer, and connections that ignore it hang");
 }
+
+/// The checks that matter where L2 segments are bridged: nothing is routed, and the host's rules stay as they are.
+pub(crate) static OF_SEGMENTS: [&Check; 10] = [
+    &MANIFESTS,
+    &OBJECTS,
+    &UNDERLAY,
+    &MTU,
+    &PRIVILEGE,
+    &TUN,
+    &VXLAN_PORT,
+    &METRICS_PORT,
+    &RP_FILTER,
+    &OFFLOADS,
+];

@@ -19,7 +19,7 @@ use windlass_dataplane::device::Survey;
 
 use crate::catalog;
 use crate::cluster::{ClusterState, Problem};
-use crate::config::Config;
+use crate::config::{Config, DeviceKind};
 use crate::node::{NodeError, NodeSettings};
 
 pub use crate::catalog::{ALL, About, Check};
@@ -154,6 +154,9 @@ pub fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     if let Some(host) = &facts.host.windows {
         findings.retain(|finding| !windows::is_of_linux(finding.check));
         findings.extend(windows::findings(subject, facts, host));
+    }
+    if subject.config.device_kind == DeviceKind::Tap {
+        findings.retain(|finding| catalog::OF_SEGMENTS.contains(&finding.check));
     }
     findings.sort_by_key(|finding| finding.severity);
     findings

@@ -34,6 +34,9 @@ pub struct ClusterState {
     pub service_cidrs: BTreeMap<String, Vec<IpNet>>,
     /// flannel's own configuration.
     pub net_conf: NetConfState,
+    /// L2 segments by name; only manifests have them.
+    #[serde(skip)]
+    pub segments: BTreeMap<String, Arc<Segment>>,
 }
 
 impl ClusterState {
@@ -80,6 +83,43 @@ pub fn differences<K: Ord + Clone, V: Eq>(
             (None, None) => {}
         }
     }
+}
+
+/// An L2 network of some nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Network.
+    pub vni: Vni,
+    /// Name of the TAP device on each node.
+    pub device: String,
+    /// The underlay addresses of its nodes.
+    pub vteps: Vec<IpAddr>,
+    /// Whether frames to unknown stations go everywhere; else nowhere.
+    pub floods_unknown: bool,
+    /// How much is learned, if anything.
+    pub learning: Option<Learning>,
+    /// Static entries.
+    pub stations: Vec<Station>,
+}
+
+/// How much a segment learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learning {
+    /// The most stations that are learned at one VTEP.
+    pub stations_per_vtep: u32,
+    /// How long a silent one is remembered.
+    pub seconds: u64,
+}
+
+/// A static entry of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// The station.
+    pub mac: Mac,
+    /// What ARP and ND are answered with its MAC for.
+    pub ips: Vec<IpAddr>,
+    /// The node that it is behind.
+    pub vtep: IpAddr,
 }
 
 /// Namespace and name.

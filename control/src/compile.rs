@@ -7,6 +7,7 @@ mod entrances;
 mod health_checks;
 mod incremental;
 mod nodes;
+mod segments;
 mod services;
 
 use std::net::IpAddr;
@@ -69,7 +70,11 @@ fn local(settings: &NodeSettings) -> Local {
     addresses.extend(base_v6.map(IpAddr::V6));
     Local {
         node: settings.node.clone(),
-        vteps: [(settings.vni, vtep)].into_iter().collect(),
+        vteps: if settings.is_bridge() {
+            Default::default()
+        } else {
+            [(settings.vni, vtep)].into_iter().collect()
+        },
         addresses,
         base_v4,
         base_v6,
@@ -85,6 +90,9 @@ fn local(settings: &NodeSettings) -> Local {
 /// Own pods, own addresses, and everything outside the overlay: host-network backends are anywhere.
 fn own_routes(settings: &NodeSettings) -> RouteTable {
     let mut routes = RouteTable::default();
+    if settings.is_bridge() {
+        return routes;
+    }
     routes.insert(Ipv4Net::default().into(), NextHop::Host);
     routes.insert(Ipv6Net::default().into(), NextHop::Host);
     for cidr in &settings.pod_cidrs {

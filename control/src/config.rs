@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use windlass_dataplane::device::config::DEFAULT_RING_CAPACITY;
-use windlass_dataplane::device::{Offloads, TunnelGsoMode};
+use windlass_dataplane::device::{HAS_SEGMENTS, Offloads, TunnelGsoMode};
 use windlass_dataplane::tables::local::{DEFAULT_SOURCE_VIP_V4, DEFAULT_SOURCE_VIP_V6};
 use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
@@ -86,6 +86,16 @@ pub enum LogFormat {
     Json,
 }
 
+/// What the overlay device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// One TUN (Wintun) device: pods' packets are routed.
+    #[default]
+    Tun,
+    /// A TAP device for each L2 segment: frames are bridged.
+    Tap,
+}
+
 /// The outer header's DSCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dscp {
@@ -121,6 +131,8 @@ pub struct Config {
     pub vni: Option<Vni>,
     /// Name of the overlay device.
     pub device: String,
+    /// What the overlay device is.
+    pub device_kind: DeviceKind,
     /// Number of workers.
     pub workers: usize,
     /// Where ClusterIPs are allocated; empty to discover.
@@ -182,6 +194,7 @@ impl Config {
             .list("manifests")
             .map_or_else(Vec::new, |(_, paths)| paths.into_iter().map(PathBuf::from).collect());
         let reads_api = manifests.is_empty();
+        let device_kind = device_kind(settings)?;
         Ok(Self {
             manifests,
             kubeconfig: one(settings, "kubeconfig", "a file", |text| Some(PathBuf::from(text)))?,
@@ -210,6 +223,7 @@ impl Config {
                 text.parse().ok().and_then(Vni::new)
             })?,
             device: one(settings, "device", DEVICE_NAME, device_name)?.unwrap_or("windlass0".into()),
+            device_kind,
             workers: one(settings, "workers", "a number from 1 to 256", |text| {
                 text.parse().ok().filter(|count| (1..=256).contains(count))
             })?
@@ -284,6 +298,25 @@ impl Config {
             },
             ignore: ignored(settings)?,
         })
+    }
+}
+
+/// Refuses what a segment has no use for, rather than ignoring it.
+fn device_kind(settings: &Settings) -> Result<DeviceKind, ConfigError> {
+    let kind = one(settings, "device-kind", "tun or tap", |text| match text {
+        "tun" => Some(DeviceKind::Tun),
+        "tap" if HAS_SEGMENTS => Some(DeviceKind::Tap),
+        _ => None,
+    })?;
+    let kind = kind.unwrap_or_default();
+    let of_routing = ["kubeconfig", "vni", "persist", "tune-pods", "service-cidr", "cluster-cidr"];
+    let given = of_routing.into_iter().find(|name| settings.list(name).is_some());
+    match given.filter(|_| kind == DeviceKind::Tap) {
+        Some(name) => Err(ConfigError::Arguments(format!(
+            "--{name} is for the TUN device: with --device-kind tap, segments come from --manifests and have \
+             no pods, services or state; leave it out"
+        ))),
+        None => Ok(kind),
     }
 }
 
@@ -416,9 +449,13 @@ fn is_dns_name(text: &str) -> bool {
 }
 
 fn device_name(text: &str) -> Option<String> {
+    is_device_name(text).then(|| text.to_owned())
+}
+
+/// Whether an interface may be called so, here and by every program it is passed to.
+pub(crate) fn is_device_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let fits = (1..=15).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with('.');
-    fits.then(|| text.to_owned())
+    (1..=15).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with('.')
 }
 
 fn listener(text: &str) -> Option<Option<SocketAddr>> {
@@ -440,7 +477,7 @@ mod tests {
     }
 
     /// For each setting: a value that is not the default, as the command line says it.
-    const VALUES: [(&str, &str); 37] = [
+    const VALUES: [(&str, &str); 38] = [
         ("manifests", "/etc/windlass"),
         ("kubeconfig", "/etc/kubernetes/windlass.conf"),
         ("wait", "60"),
@@ -452,6 +489,7 @@ mod tests {
         ("underlay-port", "8472"),
         ("vni", "77"),
         ("device", "wl1"),
+        ("device-kind", "tap"),
         ("workers", "3"),
         ("service-cidr", "10.96.0.0/12,fd00:96::/112"),
         ("cluster-cidr", "10.244.0.0/16"),
@@ -549,6 +587,8 @@ mod tests {
             (&["--device", "../x"], "--device: \"../x\" is not valid"),
             (&["--underlay-addr", "0.0.0.0"], "--underlay-addr: \"0.0.0.0\" is not valid"),
             (&["--source-vip", "127.0.0.1"], "--source-vip: \"127.0.0.1\" is not valid"),
+            (&["--device-kind", "tup"], "--device-kind: \"tup\" is not valid: give tun or tap"),
+            (&["--device-kind", "tap", "--vni", "7"], "--vni is for the TUN device"),
             (&["--log-format", "xml"], "give text or json"),
             (&["--dscp", "64"], "--dscp: \"64\" is not valid"),
             (&["--workers", "0"], "--workers: \"0\" is not valid"),

@@ -3,16 +3,18 @@
 //! Every check here is made before anything of the host is touched, and each error says what to do.
 
 mod checks;
+mod segments;
 mod underlay;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
+use windlass_dataplane::device::SegmentDevice;
 use windlass_dataplane::wire::ethernet::Mac;
 use windlass_dataplane::wire::vxlan::Vni;
 
 use crate::cluster::{Announcement, ClusterState, NetConf, NetConfState, Node, Problem};
-use crate::config::Config;
+use crate::config::{Config, DeviceKind};
 
 pub use underlay::{HostFacts, UnderlayChoice, UnknownHost};
 pub(crate) use underlay::{USUAL_MTU, overhead};
@@ -65,9 +67,16 @@ pub struct NodeSettings {
     pub node_port_addrs: Vec<IpAddr>,
     /// The zone we are in.
     pub zone: Option<String>,
+    /// The L2 segments that we are in, and their devices; none where pods' packets are routed.
+    pub segments: Vec<SegmentDevice>,
 }
 
 impl NodeSettings {
+    /// Whether frames of segments are bridged; else pods' packets are routed.
+    pub fn is_bridge(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
     /// The address that stands for this node's own at its node ports: the one after the source VIP. The host brings
     /// their packets to it, and so into the overlay device.
     pub fn node_port_vip(&self, ipv6: bool) -> IpAddr {
@@ -164,6 +173,21 @@ pub enum NodeError {
         /// The cluster CIDRs.
         cluster: String,
     },
+    /// There is no L2 segment.
+    #[error(
+        "there is no Segment; describe the networks in --manifests as objects of kind Segment, apiVersion \
+         windlass.dev/v1alpha1, or leave out --device-kind tap"
+    )]
+    NoSegment,
+    /// No L2 segment is ours.
+    #[error(
+        "no Segment has an address of this host among its vteps, which are {listed}; add this host's address to \
+         spec.vteps, or give one of those with --underlay-addr"
+    )]
+    NotInSegments {
+        /// The VTEPs there are.
+        listed: String,
+    },
     /// No underlay address can be found.
     #[error("no underlay address for node {node:?}: {tried}; give this host's address with --underlay-addr")]
     NoUnderlay {
@@ -205,8 +229,11 @@ pub fn resolve(
     config: &Config,
     host: &dyn HostFacts,
 ) -> Result<(NodeSettings, Vec<Problem>), NodeError> {
+    if config.device_kind == DeviceKind::Tap {
+        return segments::resolve(state, config, host);
+    }
     let node = state.nodes.get(&config.node).ok_or_else(|| not_found(state, &config.node))?;
-    let mut problems = Vec::new();
+    let mut problems: Vec<_> = state.segments.keys().map(|name| segment_without_tap(name)).collect();
     let net_conf = net_conf(state, node)?;
     if net_conf.is_some_and(|conf| conf.direct_routing) {
         let text = "DirectRouting is on: stock peers of this subnet send to our pods unencapsulated, past Windlass; turn it off";
@@ -242,10 +269,16 @@ pub fn resolve(
         addresses,
         node_port_addrs,
         zone: node.zone.clone(),
+        segments: Vec::new(),
     };
     checks::check(state, &settings)?;
     problems.extend(checks::warnings(node, &settings));
     Ok((settings, problems))
+}
+
+fn segment_without_tap(name: &str) -> Problem {
+    let text = "segments are bridged with --device-kind tap alone; it is passed over";
+    Problem::new(format!("Segment {name}"), text)
 }
 
 /// The first InternalIP of each family, else the first ExternalIP, else the underlay address (kube-proxy's

@@ -4,6 +4,7 @@ pub mod flannel;
 pub mod kube;
 pub mod manifests;
 pub mod objects;
+pub mod segment;
 
 use std::time::SystemTime;
 

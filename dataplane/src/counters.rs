@@ -59,6 +59,10 @@ pub struct Counters {
     pub reserved_bits: Counter,
     /// Errors not sent because of the rate limit.
     pub errors_suppressed: Counter,
+    /// ARP and ND questions of an L2 segment that were answered here instead of being flooded.
+    pub neighbors_answered: Counter,
+    /// Stations of an L2 segment that were not learned because their VTEP has as many as it may (E6).
+    pub stations_refused: Counter,
     drops: [Counter; DropReason::COUNT],
 }
 
@@ -72,6 +76,8 @@ impl Default for Counters {
             cache_misses: Counter::default(),
             reserved_bits: Counter::default(),
             errors_suppressed: Counter::default(),
+            neighbors_answered: Counter::default(),
+            stations_refused: Counter::default(),
             drops: [const { Counter(AtomicU64::new(0)) }; DropReason::COUNT],
         }
     }

@@ -24,7 +24,7 @@ pub mod windows;
 #[cfg(windows)]
 pub use windows as platform;
 
-pub use config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode};
+pub use config::{DeviceConfig, DeviceError, Offloads, Opened, SegmentDevice, TunnelGsoMode};
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{DeviceKeeper, PodTuning, cleanup, stay_on, usable_cpus};
 pub use host::{Entrances, Family, HostPlan, InterfaceAddresses, LinkError, LocalAddress};
@@ -46,6 +46,9 @@ use crate::packet::{Datagram, DatagramBatch, PacketBatch, PacketBuf, PacketPool}
 
 /// Whether this platform's [`HostState`] takes in what [`Entrances`] name: node ports and external addresses.
 pub const HAS_ENTRANCES: bool = cfg!(target_os = "linux");
+
+/// Whether this platform has L2 devices.
+pub const HAS_SEGMENTS: bool = cfg!(target_os = "linux");
 
 /// What became of a batch that was sent. Counts are wire-size segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,7 +100,8 @@ pub struct Quote {
 /// VXLAN, Ethernet and six bytes of an IP header.
 pub const QUOTE_LEN: usize = 28;
 
-/// Where packets of pods and of the host come from and go to: a TUN or Wintun queue.
+/// Where packets of pods and of the host come from and go to: a TUN or Wintun queue. Or frames of L2 segments: queues of
+/// TAP devices, each frame with a VXLAN header before it that names its segment.
 pub trait OverlayDevice: Send {
     /// Clears `batch` and fills it with what is waiting; returns at once, with 0 when nothing is.
     ///

@@ -39,7 +39,7 @@ drop_reasons! {
     UnknownVni = "unknown_vni",
     /// The outer source address is no known VTEP of this VNI.
     UnknownVtep = "unknown_vtep",
-    /// The inner destination MAC is not ours on this VNI.
+    /// The inner destination MAC is not ours on this VNI; with an L2 device: that of a station elsewhere.
     InnerMacNotOurs = "inner_mac_not_ours",
     /// The inner frame has an 802.1Q tag, and the setting does not pass over it (RFC 7348 section 6.1).
     InnerVlan = "inner_vlan",
@@ -98,6 +98,21 @@ drop_reasons! {
     NoSourcePort = "no_source_port",
     /// No room for a packet the engine wanted to generate or to grow.
     NoBuffer = "no_buffer",
+    /// The frame's source MAC is a group's, or none at all (L2 device).
+    SourceMacInvalid = "source_mac_invalid",
+    /// The frame's source MAC has a static entry at another place than where the frame comes from (L2 device).
+    SourceMacSpoofed = "source_mac_spoofed",
+    /// An ARP or ND message that gives an address another MAC than its static entry (L2 device).
+    NeighborSpoofed = "neighbor_spoofed",
+    /// A frame from an L2 device to, or a question about, a station that is behind the same device.
+    DestinationOnDevice = "destination_on_device",
+    /// A frame from an L2 device to a MAC that no entry has, where the segment does not flood those.
+    UnknownUnicast = "unknown_unicast",
+    /// A frame from an L2 device for everybody, and the segment has no other VTEP.
+    NoOtherVtep = "no_other_vtep",
+    /// A frame from an L2 device that is longer than the path to a VTEP carries, and nobody can be told: it is flooded,
+    /// or no IP packet.
+    FrameTooLong = "frame_too_long",
     /// The overlay device's queue was full.
     OverlayQueueFull = "overlay_queue_full",
     /// The overlay device refused the packet.

@@ -2,7 +2,9 @@
 //!
 //! `encap` and `decap` hold the two journeys, each one function from top to bottom. Both ask the flow cache
 //! first and the slow path (`decide`, then `commit`) on a miss. Each goes over a batch twice: `stage` says why.
+//! [`bridge`] has the same two journeys for the frames of L2 segments.
 
+pub mod bridge;
 pub mod commit;
 pub mod decap;
 pub mod decide;
@@ -382,6 +384,15 @@ pub fn source_port(flow: &FlowKey, fragment: Fragment) -> u16 {
         Fragment::First | Fragment::Later => FlowKey { src_port: 0, dst_port: 0, ..*flow }.symmetric_hash(),
     };
     (hash ^ (hash >> 16)) as u16
+}
+
+/// The outer TOS byte: ECN is copied (RFC 6040 section 4.1, normal mode); DSCP by setting (RFC 2983).
+#[inline]
+fn outer_tos(dscp: Dscp, inner: u8) -> u8 {
+    match dscp {
+        Dscp::Copy => inner,
+        Dscp::Fixed(dscp) => dscp << 2 | inner & 0b11,
+    }
 }
 
 /// Wire-size segments that `packet` stands for.

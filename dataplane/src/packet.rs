@@ -205,7 +205,7 @@ impl PacketPool {
 pub struct PacketBatch {
     /// The slabs.
     pub pool: PacketPool,
-    /// The packets: inner IP packets from a TUN device, Ethernet frames from an L2 device.
+    /// The packets: inner IP packets from a TUN device; from L2 devices a VXLAN header and a frame.
     pub packets: Vec<PacketBuf>,
 }
 

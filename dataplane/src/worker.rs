@@ -3,6 +3,7 @@
 //! A worker owns its queue of the overlay device, its sockets, its engine and its buffers. Workers share the
 //! connection table and nothing else.
 
+mod forwarder;
 mod idle;
 mod watched;
 
@@ -12,11 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant as SystemInstant};
 
+pub use self::forwarder::Forwarder;
 pub use self::idle::Poll;
 use self::idle::{Idle, Next};
 use crate::counters::{Counters, SideCounters, Totals};
 use crate::device::{self, Ready, SendReport, Waker, WorkerIo};
 use crate::drop_reason::DropReason;
+use crate::engine::bridge::Bridge;
+use crate::engine::bridge::learned::LearnedStations;
 use crate::engine::{Engine, Outbox, Settings};
 use crate::lb::conntrack::Conntrack;
 use crate::packet::{DatagramBatch, PacketBatch};
@@ -36,7 +40,7 @@ const SPARE_SLABS: usize = 2;
 /// One worker, to be driven turn by turn.
 pub struct Worker {
     io: WorkerIo,
-    engine: Engine,
+    forwarder: Forwarder,
     packets: PacketBatch,
     datagrams: DatagramBatch,
     out: Outbox,
@@ -47,10 +51,10 @@ pub struct Worker {
 
 impl Worker {
     /// A worker over `io`.
-    pub fn new(io: WorkerIo, engine: Engine) -> Self {
+    pub fn new(io: WorkerIo, forwarder: impl Into<Forwarder>) -> Self {
         Self {
             io,
-            engine,
+            forwarder: forwarder.into(),
             packets: PacketBatch::new(OVERLAY_BATCH, SPARE_SLABS),
             datagrams: DatagramBatch::new(UNDERLAY_BATCH, SPARE_SLABS),
             out: Outbox::default(),
@@ -88,7 +92,7 @@ impl Worker {
             }
             received += datagrams;
         }
-        self.engine.expire(now);
+        self.forwarder.expire(now);
         self.has_received = received > 0;
         Ok(received)
     }
@@ -109,12 +113,12 @@ impl Worker {
         if self.has_received && !self.io.wait.is_level_triggered() {
             return Ok(Ready::ALL);
         }
-        self.io.wait.wait(self.engine.poll_timeout().map(|at| at.since(now)))
+        self.io.wait.wait(self.forwarder.poll_timeout().map(|at| at.since(now)))
     }
 
     /// Its counters.
     pub fn counters(&self) -> &Arc<Counters> {
-        self.engine.counters()
+        self.forwarder.counters()
     }
 
     /// Sends what the engine made of the batch that `side` received.
@@ -123,7 +127,7 @@ impl Worker {
             Side::Overlay => &self.packets.pool,
             Side::Underlay => &self.datagrams.pool,
         };
-        let counters = self.engine.counters();
+        let counters = self.forwarder.counters();
         if !self.out.datagrams.is_empty() {
             let report = self.io.underlay.send_batch(pool, &self.out.datagrams);
             account(&counters.underlay, report);
@@ -139,7 +143,7 @@ impl Worker {
         }
         self.out.clear();
         while let Some(too_long) = self.io.underlay.next_too_long() {
-            self.engine.learn_path_mtu(&too_long, now);
+            self.forwarder.learn_path_mtu(&too_long, now);
         }
     }
 }
@@ -158,6 +162,8 @@ fn account(side: &SideCounters, report: SendReport) {
 /// What the workers of one node are made of.
 #[derive(Clone, Debug)]
 pub struct WorkersConfig {
+    /// Whether overlay devices give Ethernet frames of L2 segments, and not routed packets.
+    pub is_bridge: bool,
     /// The engine's settings; each worker's hashes are keyed from its seed.
     pub settings: Settings,
     /// The most connections that are remembered.
@@ -171,6 +177,7 @@ pub struct WorkersConfig {
 impl Default for WorkersConfig {
     fn default() -> Self {
         Self {
+            is_bridge: false,
             settings: Settings::default(),
             connections: 1_000_000,
             poll: Poll::default(),
@@ -185,6 +192,7 @@ pub struct Workers {
     wakers: Arc<[Arc<dyn Waker>]>,
     counters: Vec<Arc<Counters>>,
     connections: Arc<Conntrack>,
+    learned: Arc<LearnedStations>,
     stop: Arc<AtomicBool>,
     origin: SystemInstant,
     tap: Arc<Tap>,
@@ -238,13 +246,14 @@ impl Workers {
             wakers: io.iter().map(|(_, waker)| Arc::clone(waker)).collect(),
             counters: Vec::new(),
             connections: Arc::new(connections),
+            learned: Arc::default(),
             stop: Arc::default(),
             origin: SystemInstant::now(),
             tap: Arc::default(),
         };
         let origin = workers.origin;
         for (number, (io, _)) in io.into_iter().enumerate() {
-            let engine = workers.engine(writer, config, number);
+            let forwarder = workers.forwarder(writer, config, number);
             let (stop, wakers) = (Arc::clone(&workers.stop), Arc::clone(&workers.wakers));
             let thread = thread::Builder::new().name(format!("windlass-{number}"));
             let (poll, cpu) = (config.poll, config.cpus.get(number).copied());
@@ -252,7 +261,7 @@ impl Workers {
             let run = move || {
                 let _ends = StopAllOnExit { stop: Arc::clone(&stop), wakers };
                 cpu.map_or(Ok(()), device::stay_on)?;
-                run(Worker::new(io, engine).watched_by(tap), poll, &stop, origin)
+                run(Worker::new(io, forwarder).watched_by(tap), poll, &stop, origin)
             };
             match thread.spawn(run) {
                 Ok(thread) => workers.threads.push(thread),
@@ -266,11 +275,15 @@ impl Workers {
         Ok(workers)
     }
 
-    fn engine(&mut self, writer: &Writer, config: &WorkersConfig, number: usize) -> Engine {
+    fn forwarder(&mut self, writer: &Writer, config: &WorkersConfig, number: usize) -> Forwarder {
         let counters = Arc::<Counters>::default();
         self.counters.push(Arc::clone(&counters));
         let settings = Settings { seed: config.settings.seed ^ number as u64, ..config.settings.clone() };
-        Engine::new(writer.reader(), Arc::clone(&self.connections), counters, settings, number)
+        let reader = writer.reader();
+        match config.is_bridge {
+            true => Bridge::new(reader, Arc::clone(&self.learned), counters, settings, number).into(),
+            false => Engine::new(reader, Arc::clone(&self.connections), counters, settings, number).into(),
+        }
     }
 
     /// The counters of each worker.
@@ -286,6 +299,11 @@ impl Workers {
     /// The connection table.
     pub fn connections(&self) -> &Arc<Conntrack> {
         &self.connections
+    }
+
+    /// The stations of L2 segments that were learned.
+    pub fn learned(&self) -> &Arc<LearnedStations> {
+        &self.learned
     }
 
     /// Where they put what a capture wants.

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use windlass_dataplane::counters::{Counters, Totals};
 use windlass_dataplane::device::TooLong;
 use windlass_dataplane::drop_reason::DropReason;
+use windlass_dataplane::engine::bridge::Bridge;
+use windlass_dataplane::engine::bridge::frame::PAYLOAD_OFFSET;
+use windlass_dataplane::engine::bridge::learned::LearnedStations;
 use windlass_dataplane::engine::{Engine, Outbox, Settings};
 use windlass_dataplane::lb::conntrack::Conntrack;
 use windlass_dataplane::packet::{Checksum, DatagramBatch, PacketBatch, PacketPool};
@@ -21,6 +24,7 @@ use windlass_dataplane::wire::ethernet::Mac;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
 use windlass_dataplane::wire::inner::InnerPacket;
 use windlass_dataplane::wire::vxlan::Vni;
+use windlass_dataplane::worker::Forwarder;
 
 /// What became of one packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +57,7 @@ pub struct Sent {
 /// A packet toward pods or the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// The IP packet.
+    /// The IP packet; of a bridge a VXLAN header and a frame.
     pub bytes: Vec<u8>,
     /// Its transport checksum state.
     pub checksum: Checksum,
@@ -63,7 +67,9 @@ pub struct Delivered {
 
 /// One engine, its tables' writer and its connections.
 pub struct EngineNode {
-    engine: Engine,
+    forwarder: Forwarder,
+    /// Where IP packets begin in what the device gets.
+    ip_offset: usize,
     counters: Arc<Counters>,
     /// Publishes tables.
     pub writer: Writer,
@@ -71,6 +77,8 @@ pub struct EngineNode {
     pub tables: TableSet,
     /// The connection table; shared by nodes made with [`EngineNode::sibling`].
     pub connections: Arc<Conntrack>,
+    /// Stations that a bridge has learned.
+    pub learned: Arc<LearnedStations>,
     /// The clock.
     pub now: Instant,
     settings: Settings,
@@ -86,6 +94,14 @@ impl EngineNode {
         Self::with(tables, connections, settings, 0)
     }
 
+    /// A bridge with these tables.
+    pub fn bridge(tables: TableSet, settings: Settings) -> Self {
+        let node = Self::new(tables, settings.clone());
+        let (learned, counters) = (Arc::clone(&node.learned), Arc::clone(&node.counters));
+        let bridge = Bridge::new(node.writer.reader(), learned, counters, settings, 0);
+        Self { forwarder: bridge.into(), ip_offset: PAYLOAD_OFFSET, ..node }
+    }
+
     /// Another worker of the same node: the same tables as of now and the same connections.
     pub fn sibling(&self, tables: TableSet) -> Self {
         Self::with(tables, Arc::clone(&self.connections), self.settings.clone(), 1)
@@ -98,21 +114,17 @@ impl EngineNode {
     }
 
     fn with(tables: TableSet, connections: Arc<Conntrack>, settings: Settings, worker: usize) -> Self {
-        let writer = Writer::new(tables.clone());
-        let counters = Arc::<Counters>::default();
-        let engine = Engine::new(
-            writer.reader(),
-            Arc::clone(&connections),
-            Arc::clone(&counters),
-            settings.clone(),
-            worker,
-        );
+        let (writer, counters) = (Writer::new(tables.clone()), Arc::<Counters>::default());
+        let of_engine = (Arc::clone(&connections), Arc::clone(&counters));
+        let engine = Engine::new(writer.reader(), of_engine.0, of_engine.1, settings.clone(), worker);
         Self {
-            engine,
+            forwarder: engine.into(),
+            ip_offset: 0,
             counters,
             writer,
             tables,
             connections,
+            learned: Arc::default(),
             now: Instant::ZERO,
             settings,
             packets: PacketBatch::new(1, 2),
@@ -133,7 +145,7 @@ impl EngineNode {
         self.packets.packets[0].checksum = checksum;
         self.packets.packets[0].segment_len = segment_len;
         let before = self.drops();
-        self.engine.encap(&mut self.packets, self.now, &mut self.out);
+        self.forwarder.encap(&mut self.packets, self.now, &mut self.out);
         let outcome = collect(&self.packets.pool, &self.out, before, self.drops());
         self.finish(&outcome);
         outcome
@@ -150,7 +162,7 @@ impl EngineNode {
         assert!(self.datagrams.receive_copy(payload, SocketAddr::new(from, 50_000), tos), "payload too long");
         self.datagrams.datagrams[0].packet.segment_len = segment_len;
         let before = self.drops();
-        self.engine.decap(&mut self.datagrams, self.now, &mut self.out);
+        self.forwarder.decap(&mut self.datagrams, self.now, &mut self.out);
         let outcome = collect(&self.datagrams.pool, &self.out, before, self.drops());
         self.finish(&outcome);
         outcome
@@ -158,7 +170,7 @@ impl EngineNode {
 
     /// What the underlay says of a datagram that was too long.
     pub fn learn_path_mtu(&mut self, too_long: &TooLong) {
-        self.engine.learn_path_mtu(too_long, self.now);
+        self.forwarder.learn_path_mtu(too_long, self.now);
     }
 
     /// The engine's counters.
@@ -168,12 +180,13 @@ impl EngineNode {
 
     /// Runs connection expiry.
     pub fn expire(&mut self) {
-        self.engine.expire(self.now);
+        self.forwarder.expire(self.now);
     }
 
     /// What a device and a socket that take everything would count.
     fn finish(&mut self, outcome: &Outcome) {
-        let overlay = outcome.packets.iter().map(|sent| segments(&sent.bytes, sent.segment_len)).sum();
+        let ip = |sent: &Delivered| segments(&sent.bytes[self.ip_offset..], sent.segment_len);
+        let overlay = outcome.packets.iter().map(ip).sum();
         let underlay =
             outcome.datagrams.iter().map(|sent| segments(&sent.payload[22..], sent.segment_len)).sum();
         self.counters.overlay.sent.add(overlay);

@@ -22,6 +22,7 @@ pub mod pod;
 pub mod process;
 pub mod real_cluster;
 pub mod scrapers;
+pub mod segments;
 pub mod sim;
 pub mod topology;
 pub mod traffic;

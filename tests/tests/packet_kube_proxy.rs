@@ -203,6 +203,7 @@ fn settings() -> NodeSettings {
         addresses: vec![addr(NODE)],
         node_port_addrs: vec![addr(NODE)],
         zone: None,
+        segments: Vec::new(),
     }
 }
 

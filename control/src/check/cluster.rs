@@ -34,7 +34,10 @@ pub(super) fn check_of(error: &NodeError) -> &'static Check {
         NodeError::NoVtep { .. } => &catalog::ANNOTATIONS,
         NodeError::NetConf(_) | NodeError::Backend { .. } => &catalog::NET_CONF,
         NodeError::Overlap { .. } => &catalog::OVERLAP,
-        NodeError::NoUnderlay { .. } | NodeError::NotLocal { .. } => &catalog::UNDERLAY,
+        NodeError::NoSegment => &catalog::MANIFESTS,
+        NodeError::NoUnderlay { .. } | NodeError::NotLocal { .. } | NodeError::NotInSegments { .. } => {
+            &catalog::UNDERLAY
+        }
         NodeError::Mtu { .. } => &catalog::MTU,
     }
 }

@@ -135,6 +135,9 @@ fn say(settings: &NodeSettings, tables: &TableSet) {
     for choice in &settings.underlay {
         tracing::info!("underlay address {choice}");
     }
+    if settings.is_bridge() {
+        return say_segments(settings, tables);
+    }
     let list = |cidrs: &[ipnet::IpNet]| cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     tracing::info!(
         "node {}: VNI {}, port {}, MTU {}, pods {}, cluster {}, services {}",
@@ -153,4 +156,21 @@ fn say(settings: &NodeSettings, tables: &TableSet) {
         tables.routes.len(),
         tables.services.len(),
     );
+}
+
+fn say_segments(settings: &NodeSettings, tables: &TableSet) {
+    tracing::info!("node {}: port {}, MTU {}", settings.node, settings.port, settings.overlay_mtu);
+    for device in &settings.segments {
+        if let Some(segment) = tables.segments.lookup(device.vni) {
+            tracing::info!(
+                "segment {}: VNI {}, device {}, {} other VTEPs, {} stations, {}",
+                segment.name,
+                device.vni,
+                device.name,
+                segment.vteps().len(),
+                segment.stations().count(),
+                if segment.learning.is_some() { "learning" } else { "not learning" },
+            );
+        }
+    }
 }

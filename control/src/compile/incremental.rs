@@ -7,7 +7,7 @@ use windlass_dataplane::tables::{Draft, RouteTable};
 
 use super::nodes::Peers;
 use super::services::Services;
-use super::{local, own_routes};
+use super::{local, own_routes, segments};
 use crate::cluster::{ClusterState, EndpointSlice, Node, ObjectName, Problem, Service, differences};
 use crate::node::NodeSettings;
 
@@ -20,7 +20,7 @@ use crate::node::NodeSettings;
 pub struct Compiler {
     settings: NodeSettings,
     own_routes: RouteTable,
-    /// The objects as they were given; only nodes, services and slices.
+    /// The objects as they were given; only nodes, services, slices and segments.
     state: ClusterState,
     peers: Peers,
     services: Services,
@@ -102,8 +102,11 @@ impl Compiler {
     }
 
     /// Takes over all nodes, services and slices of `state`. One pointer comparison for each that is the very
-    /// same as before.
+    /// same as before. Of a node that bridges segments, those instead.
     pub fn follow(&mut self, state: &ClusterState) {
+        if self.settings.is_bridge() {
+            return self.state.segments.clone_from(&state.segments);
+        }
         for (name, node) in differences(&self.state.nodes, &state.nodes) {
             self.set_node(&name, node);
         }
@@ -119,9 +122,18 @@ impl Compiler {
     pub fn update(&mut self) -> Update {
         self.peers.compile(&self.state, &self.settings, &self.own_routes, &mut self.draft);
         self.services.compile(&self.state, &self.settings, &mut self.draft);
-        let mut problems = self.peers.problems();
+        let mut problems = self.compile_segments();
+        problems.extend(self.peers.problems());
         problems.extend(self.services.problems());
         Update { draft: self.draft.finish(), problems }
+    }
+
+    /// All of them again: they are few, and no cached flow depends on them.
+    fn compile_segments(&mut self) -> Vec<Problem> {
+        let before = Arc::clone(&self.draft.tables().segments);
+        let (table, problems) = segments::compile(&self.state.segments, &self.settings, &before);
+        self.draft.set_segments(table);
+        problems
     }
 }
 

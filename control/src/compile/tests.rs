@@ -36,6 +36,7 @@ pub(super) fn settings() -> NodeSettings {
         addresses: vec![ip("192.168.1.40")],
         node_port_addrs: vec![ip("192.168.1.40")],
         zone: None,
+        segments: Vec::new(),
     }
 }
 

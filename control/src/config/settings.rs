@@ -65,6 +65,10 @@ pub struct SettingsArgs {
     #[arg(long, env = "WINDLASS_DEVICE", value_name = "NAME", hide_env_values = true)]
     device: Option<String>,
 
+    /// tun for pods, tap for the L2 segments that the manifests describe (Linux) [default: tun]
+    #[arg(long, env = "WINDLASS_DEVICE_KIND", value_name = "KIND", hide_env_values = true)]
+    device_kind: Option<String>,
+
     /// Threads that forward packets [default: 1]
     #[arg(long, env = "WINDLASS_WORKERS", value_name = "N", hide_env_values = true)]
     workers: Option<String>,
@@ -180,7 +184,7 @@ pub struct SettingsArgs {
 }
 
 /// Every setting's long name, as flag and as key of the file.
-pub const NAMES: [&str; 38] = [
+pub const NAMES: [&str; 39] = [
     "manifests",
     "kubeconfig",
     "wait",
@@ -192,6 +196,7 @@ pub const NAMES: [&str; 38] = [
     "underlay-port",
     "vni",
     "device",
+    "device-kind",
     "workers",
     "service-cidr",
     "cluster-cidr",

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{DeviceKeeper, Waker, WorkerIo};
+use crate::wire::vxlan::Vni;
 
 /// Source ports of sent datagrams unless configured: enough for receive-side scaling and ECMP to spread flows.
 pub const DEFAULT_SOURCE_PORTS: usize = 16;
@@ -20,6 +21,8 @@ pub const DEFAULT_RING_CAPACITY: u32 = 8 << 20;
 pub struct DeviceConfig {
     /// Name of the overlay device: 1 to 15 bytes on Linux.
     pub name: String,
+    /// The L2 segments that have a TAP device each instead of the one TUN device; Linux only.
+    pub segments: Vec<SegmentDevice>,
     /// Queues of the device and receiving sockets, one of each per worker.
     pub workers: usize,
     /// MTU of the overlay device, in bytes.
@@ -41,6 +44,15 @@ pub struct DeviceConfig {
     pub offloads: Offloads,
     /// Whether the device is to be had as one that can be kept; Linux only.
     pub persist: bool,
+}
+
+/// The device of one L2 segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentDevice {
+    /// Network.
+    pub vni: Vni,
+    /// Name of its TAP device: 1 to 15 bytes.
+    pub name: String,
 }
 
 /// Ways to handle several packets at once, each used where the system agrees.
@@ -79,6 +91,7 @@ impl DeviceConfig {
     pub fn new(name: impl Into<String>, mtu: u16, underlay: IpAddr, port: u16) -> Self {
         Self {
             name: name.into(),
+            segments: Vec::new(),
             workers: 1,
             mtu,
             underlays: vec![underlay],

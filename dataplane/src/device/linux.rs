@@ -27,6 +27,7 @@ mod source_ports;
 mod survey;
 mod sys;
 mod sysctl;
+mod tap;
 mod tun;
 mod tunnel_gso;
 mod udp;

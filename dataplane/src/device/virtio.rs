@@ -85,17 +85,28 @@ pub fn encode_tunnelled(
 ) -> Option<[u8; TUNNEL_HEADER_LEN]> {
     let plain = encode(packet, segment_len, checksum).filter(|_| segment_len != 0)?;
     let mut header = [0; TUNNEL_HEADER_LEN];
+    let plain = counted_from(plain, tunnel.inner_network)?;
     header[..HEADER_LEN].copy_from_slice(&plain);
     header[0] |= UDP_TUNNEL_CSUM;
     header[1] |= if tunnel.is_ipv6 { GSO_UDP_TUNNEL_IPV6 } else { GSO_UDP_TUNNEL_IPV4 };
-    // The length of the headers and the start of the checksum count from the frame's start.
-    for at in [2, 6] {
-        let offset = u16::from_ne_bytes([header[at], header[at + 1]]);
-        let offset = offset.checked_add(u16::try_from(tunnel.inner_network).ok()?)?;
-        header[at..at + 2].copy_from_slice(&offset.to_ne_bytes());
-    }
     header[20..22].copy_from_slice(&u16::try_from(tunnel.transport).ok()?.to_le_bytes());
     header[22..24].copy_from_slice(&u16::try_from(tunnel.inner_network).ok()?.to_le_bytes());
+    Some(header)
+}
+
+/// The same header where the packet begins `before` bytes behind the start of its frame: the length of the headers and the
+/// start of the checksum count from there. `None` beyond 64 KB.
+pub(crate) fn counted_from(mut header: [u8; HEADER_LEN], before: usize) -> Option<[u8; HEADER_LEN]> {
+    let counted: &[usize] = match (header[0] & NEEDS_CSUM, header[1]) {
+        (0, _) => &[],
+        (_, GSO_NONE) => &[6],
+        _ => &[2, 6],
+    };
+    for &at in counted {
+        let offset = u16::from_ne_bytes([header[at], header[at + 1]]);
+        let offset = offset.checked_add(u16::try_from(before).ok()?)?;
+        header[at..at + 2].copy_from_slice(&offset.to_ne_bytes());
+    }
     Some(header)
 }
 

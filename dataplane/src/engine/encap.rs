@@ -8,7 +8,7 @@ use super::respond::Answer;
 use super::stage::{AHEAD, STAGED, Stage, Staged};
 use super::templates::Template;
 use super::verdict::DropReason;
-use super::{Dscp, Engine, Outbox, Resolved, mss, segments, translate_error};
+use super::{Engine, Outbox, Resolved, mss, outer_tos, segments, translate_error};
 use crate::flow_cache::{IngressId, TO_OVERLAY};
 use crate::packet::{Datagram, PacketBatch, PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -131,7 +131,7 @@ impl Engine {
         out.datagrams.push(Datagram {
             packet: template.encapsulate(pool, *packet, inner),
             remote: template.remote,
-            tos: self.outer_tos(inner.tos),
+            tos: outer_tos(self.settings.dscp, inner.tos),
             source_port: action.source_port(),
         });
     }
@@ -182,14 +182,6 @@ impl Engine {
         };
         self.counters.count_drop(reason, segments(packet, inner));
         None
-    }
-
-    /// ECN is copied (RFC 6040 section 4.1, normal mode); DSCP by setting (RFC 2983).
-    fn outer_tos(&self, inner: u8) -> u8 {
-        match self.settings.dscp {
-            Dscp::Copy => inner,
-            Dscp::Fixed(dscp) => dscp << 2 | inner & 0b11,
-        }
     }
 
     /// A VIP answers pings itself: the request becomes its reply.

@@ -5,8 +5,8 @@ use crate::device::{Quote, TooLong};
 use crate::tables::fdb::outer_len;
 use crate::tables::{ForwardingTables, RemoteVtep};
 use crate::time::Instant;
-use crate::wire::ethernet::{self, Ethernet};
-use crate::wire::vxlan::{self, Vxlan};
+use crate::wire::ethernet::{self, Ethernet, Mac};
+use crate::wire::vxlan::{self, Vni, Vxlan};
 
 impl Engine {
     /// Lowers the path MTU of the VTEPs that `too_long` is about. An ICMP error of a router counts only if it quotes
@@ -37,16 +37,39 @@ fn quoted_vtep<'a>(
     too_long: &TooLong,
     quote: &Quote,
 ) -> Option<&'a RemoteVtep> {
-    let quoted = quote.bytes.get(..quote.len)?;
-    let vxlan = Vxlan::new_checked(quoted).ok().filter(|vxlan| vxlan.has_vni() && !vxlan.reserved_bits())?;
-    let frame = Ethernet::new_checked(vxlan.payload()).ok()?;
-    let own = tables.local().vteps.get(&vxlan.vni())?;
-    let vtep = tables.fdb().lookup(vxlan.vni(), frame.dst())?;
-    let inner_len = inner_len(quoted.get(vxlan::HEADER_LEN + ethernet::HEADER_LEN..)?)?;
-    let fits_nothing = inner_len + outer_len(too_long.remote.ip()) > too_long.mtu;
-    let was_sent =
-        own.owns(frame.src()) && vtep.addr == too_long.remote && inner_len <= tables.local().overlay_mtu;
-    (was_sent && fits_nothing).then_some(&**vtep)
+    let quoted = QuotedFrame::parse(quote)?;
+    let own = tables.local().vteps.get(&quoted.vni)?;
+    let vtep = tables.fdb().lookup(quoted.vni, quoted.dst)?;
+    let was_sent = own.owns(quoted.src) && quoted.can_have_failed(too_long, vtep, tables.local().overlay_mtu);
+    was_sent.then_some(&**vtep)
+}
+
+/// As much of a datagram of ours as a router's ICMP error quotes.
+pub(super) struct QuotedFrame {
+    pub(super) vni: Vni,
+    pub(super) dst: Mac,
+    pub(super) src: Mac,
+    inner_len: u32,
+}
+
+impl QuotedFrame {
+    /// `None` for what nobody here can have sent.
+    pub(super) fn parse(quote: &Quote) -> Option<Self> {
+        let quoted = quote.bytes.get(..quote.len)?;
+        let vxlan =
+            Vxlan::new_checked(quoted).ok().filter(|vxlan| vxlan.has_vni() && !vxlan.reserved_bits())?;
+        let frame = Ethernet::new_checked(vxlan.payload()).ok()?;
+        let inner_len = inner_len(quoted.get(vxlan::HEADER_LEN + ethernet::HEADER_LEN..)?)?;
+        Some(Self { vni: vxlan.vni(), dst: frame.dst(), src: frame.src(), inner_len })
+    }
+
+    /// Whether it can have been sent to `vtep` and not have fitted: no longer than our own device takes, and longer than
+    /// what is said to fit.
+    pub(super) fn can_have_failed(&self, too_long: &TooLong, vtep: &RemoteVtep, overlay_mtu: u32) -> bool {
+        vtep.addr == too_long.remote
+            && self.inner_len <= overlay_mtu
+            && self.inner_len + outer_len(too_long.remote.ip()) > too_long.mtu
+    }
 }
 
 /// Length of the IP packet that begins with these bytes.

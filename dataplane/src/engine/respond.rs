@@ -73,6 +73,11 @@ fn reset(pool: &mut PacketPool, of: &PacketBuf) -> Option<PacketBuf> {
     Some(response)
 }
 
+/// The error that tells the sender of an IP packet that it was too long, in room of its own.
+pub(super) fn too_big(pool: &mut PacketPool, of: &PacketBuf, source: IpAddr, mtu: u32) -> Option<PacketBuf> {
+    unreachable(pool, of, Error::FragmentationNeeded { mtu }, source)
+}
+
 fn unreachable(pool: &mut PacketPool, of: &PacketBuf, error: Error, source: IpAddr) -> Option<PacketBuf> {
     let mut buffer = [0; MAX_ERROR_LEN];
     let len = emit_error(&mut buffer, error, source, pool.bytes(of));

@@ -9,6 +9,7 @@ use super::epochs::Entry;
 use super::fdb::RemoteVtep;
 use super::local::Local;
 use super::route::NextHop;
+use super::segment::SegmentTable;
 use super::service::{Service, Vip};
 use super::snapshot::TableSet;
 use crate::wire::ethernet::Mac;
@@ -46,6 +47,13 @@ impl Draft {
         if *self.set.local != local {
             self.set.local = Arc::new(local);
             self.touched.push(Entry::Local);
+        }
+    }
+
+    /// Says everything about L2 segments. No cached flow depends on them.
+    pub fn set_segments(&mut self, segments: SegmentTable) {
+        if *self.set.segments != segments {
+            self.set.segments = Arc::new(segments);
         }
     }
 

@@ -163,6 +163,7 @@ fn carry_over(before: &TableSet, set: &mut TableSet) {
     keep(&before.local, &mut set.local);
     keep(&before.neighbors, &mut set.neighbors);
     keep(&before.routes, &mut set.routes);
+    keep(&before.segments, &mut set.segments);
     if !keep(&before.services, &mut set.services) {
         let table = Arc::make_mut(&mut set.services);
         let same: Vec<_> = before.services.iter().filter(|old| table.lookup(old.vip) == Some(old)).collect();

@@ -8,6 +8,7 @@ use super::fdb::Fdb;
 use super::local::Local;
 use super::neighbor::{NeighborTable, NetworkAddr};
 use super::route::{Prefix, RouteTable};
+use super::segment::SegmentTable;
 use super::service::ServiceTable;
 use super::slotted::{Slot, Slotted};
 
@@ -24,6 +25,8 @@ pub struct TableSet {
     pub routes: Arc<RouteTable>,
     /// VIP to backends.
     pub services: Arc<ServiceTable>,
+    /// VNI to L2 segment; empty unless the overlay devices are TAPs.
+    pub segments: Arc<SegmentTable>,
 }
 
 impl TableSet {
@@ -120,6 +123,11 @@ impl ForwardingTables {
     pub fn dependency(&self, entry: &Entry) -> Option<Dependency> {
         let (table, slot) = self.set.place(entry)?;
         Some(self.epochs.dependency(table, slot))
+    }
+
+    /// VNI to L2 segment.
+    pub fn segments(&self) -> &SegmentTable {
+        &self.set.segments
     }
 
     /// The epochs of all entries.

@@ -50,7 +50,7 @@ impl Worker {
         if self.tap.is_on() {
             self.encap_watched(now);
         } else {
-            self.engine.encap(&mut self.packets, now, &mut self.out);
+            self.forwarder.encap(&mut self.packets, now, &mut self.out);
         }
     }
 
@@ -59,7 +59,7 @@ impl Worker {
         if self.tap.is_on() {
             self.decap_watched(now);
         } else {
-            self.engine.decap(&mut self.datagrams, now, &mut self.out);
+            self.forwarder.decap(&mut self.datagrams, now, &mut self.out);
         }
     }
 
@@ -71,7 +71,7 @@ impl Worker {
             self.before.bytes.extend_from_slice(self.packets.pool.bytes(packet));
             self.note_counts();
             self.packets.packets.push(*packet);
-            self.engine.encap(&mut self.packets, now, &mut self.out);
+            self.forwarder.encap(&mut self.packets, now, &mut self.out);
             self.packets.packets.clear();
             self.show(Side::Overlay, None, now);
         }
@@ -87,7 +87,7 @@ impl Worker {
                 self.before.bytes.extend_from_slice(self.datagrams.pool.bytes(&packet));
                 self.note_counts();
                 self.datagrams.datagrams.push(Datagram { packet, ..*datagram });
-                self.engine.decap(&mut self.datagrams, now, &mut self.out);
+                self.forwarder.decap(&mut self.datagrams, now, &mut self.out);
                 self.datagrams.datagrams.clear();
                 self.show(Side::Underlay, Some(Outer::of(datagram)), now);
             }
@@ -96,14 +96,14 @@ impl Worker {
     }
 
     fn note_counts(&mut self) {
-        self.before.drops = Drops::of(self.engine.counters());
+        self.before.drops = Drops::of(self.forwarder.counters());
         (self.before.packets, self.before.datagrams) = (self.out.packets.len(), self.out.datagrams.len());
     }
 
     /// Shows the packet that was noted, and what was made of it.
     fn show(&self, side: Side, outer: Option<Outer>, at: Instant) {
         let Before { bytes, drops, packets, datagrams } = &self.before;
-        let dropped = Drops::of(self.engine.counters()).first_since(drops);
+        let dropped = Drops::of(self.forwarder.counters()).first_since(drops);
         self.tap.see(&Sighting { side, received: true, at, outer, bytes, dropped });
         let pool = match side {
             Side::Overlay => &self.packets.pool,

@@ -99,6 +99,7 @@ impl Identity {
             addresses: vec![self.underlay],
             node_port_addrs: vec![self.underlay],
             zone: None,
+            segments: Vec::new(),
         }
     }
 }

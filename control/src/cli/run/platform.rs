@@ -62,7 +62,8 @@ impl HostFacts for Host {
 /// A node that forwards.
 pub(super) struct Running {
     workers: Arc<Workers>,
-    host: HostState,
+    /// None where segments are bridged: the host's routes and rules have no part in it.
+    host: Option<HostState>,
     pods: Option<PodTuning>,
     pods_seen_at: Instant,
     writer: Writer,
@@ -90,19 +91,20 @@ pub(super) fn start(
     known: Known,
     remembered: Option<&Connections>,
 ) -> anyhow::Result<Running> {
-    let plan = host_plan(config, settings, tables);
-    if !device::HAS_ENTRANCES && plan.entrances != Entrances::default() {
+    let plan = (!settings.is_bridge()).then(|| host_plan(config, settings, tables));
+    let entrances = plan.as_ref().map(|plan| plan.entrances.clone()).unwrap_or_default();
+    if !device::HAS_ENTRANCES && entrances != Entrances::default() {
         tracing::warn!("{NO_ENTRANCES}");
     }
     let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
     let seed = RandomState::new().build_hasher().finish();
     let mut opened = device::open(&device_config(config, settings, seed)?)?;
-    opened.facts.push(pods_fact(config).to_owned());
+    opened.facts.extend((!settings.is_bridge()).then(|| pods_fact(config).to_owned()));
     for fact in &opened.facts {
         tracing::info!("{fact}");
     }
-    let host = HostState::apply(plan)?;
-    let pods = pod_tuning(config, settings)?;
+    let host = plan.map(HostState::apply).transpose()?;
+    let pods = if host.is_some() { pod_tuning(config, settings)? } else { None };
     let writer = Writer::new(tables.clone());
     let device = DeviceRow {
         name: opened.device,
@@ -113,6 +115,7 @@ pub(super) fn start(
         facts: opened.facts,
     };
     let workers_config = WorkersConfig {
+        is_bridge: settings.is_bridge(),
         settings: engine_settings(config, seed),
         poll: config.poll,
         cpus,
@@ -156,14 +159,16 @@ impl Running {
     /// Publishes tables, forgets UDP connections whose backend has gone (F6), and makes the host's routes follow.
     /// A connection that a worker opens by the tables before is seen to by its next packet.
     pub(super) fn change(&mut self, settings: &NodeSettings, draft: &Draft) -> Change {
-        let routes = device_routes(settings, draft.tables());
         let before = self.writer.current();
         let after = self.writer.publish_draft(draft);
         let purged = match after.may_strand(&before, draft.touched()) {
             true => self.workers.connections().purge(|connection| after.strands(connection)),
             false => 0,
         };
-        let host = self.host.change(&routes, &settings.cluster_cidrs, &entrances(settings, draft.tables()));
+        let host = self.host.as_mut().map_or(Ok(()), |host| {
+            let routes = device_routes(settings, draft.tables());
+            host.change(&routes, &settings.cluster_cidrs, &entrances(settings, draft.tables()))
+        });
         Change { before, after, purged, host }
     }
 
@@ -205,10 +210,10 @@ impl Running {
         let (pods, undone) = match self.persists {
             true => {
                 self.pods.into_iter().for_each(PodTuning::keep);
-                self.host.keep();
+                self.host.into_iter().for_each(HostState::keep);
                 (Ok(()), Ok(()))
             }
-            false => (self.pods.map_or(Ok(()), PodTuning::undo), self.host.undo()),
+            false => (self.pods.map_or(Ok(()), PodTuning::undo), self.host.map_or(Ok(()), HostState::undo)),
         };
         let pods = pods.context("cannot put the pods' veths back");
         let undone = undone.context("cannot undo all of what was made of the host");
@@ -300,6 +305,7 @@ fn device_config(config: &Config, settings: &NodeSettings, seed: u64) -> anyhow:
     let mtu = u16::try_from(settings.overlay_mtu).unwrap_or(u16::MAX);
     let mut device = DeviceConfig::new(&config.device, mtu, underlay, settings.port);
     device.underlays = settings.underlay.iter().map(|choice| choice.addr).collect();
+    device.segments = settings.segments.clone();
     device.workers = config.workers;
     device.source_ports = usize::from(config.source_ports);
     device.ring_capacity = config.ring_capacity;

@@ -59,6 +59,8 @@ impl Readings for WorkerReadings {
         counter("windlass_flow_cache_misses_total", MISSES, self.sum(|all| all.cache_misses.get()));
         counter("windlass_reserved_bits_total", RESERVED, self.sum(|all| all.reserved_bits.get()));
         counter("windlass_icmp_suppressed_total", SUPPRESSED, self.sum(|all| all.errors_suppressed.get()));
+        counter("windlass_neighbors_answered_total", ANSWERED, self.sum(|all| all.neighbors_answered.get()));
+        counter("windlass_stations_refused_total", REFUSED, self.sum(|all| all.stations_refused.get()));
         for reason in DropReason::ALL {
             samples.push(Sample {
                 name: "windlass_drops_total",
@@ -235,6 +237,8 @@ const HITS: &str = "Packets decided by the flow cache.";
 const MISSES: &str = "Packets decided by the slow path.";
 const RESERVED: &str = "Packets accepted although reserved VXLAN bits were set.";
 const UNACCOUNTED: &str = "How far received + generated is from sent + dropped; 0 but for packets under way.";
+const ANSWERED: &str = "ARP and ND questions of L2 segments that were answered here, not flooded.";
+const REFUSED: &str = "Frames whose source was not learned: its VTEP has as many stations as it may.";
 const SUPPRESSED: &str = "ICMP errors and resets not sent because of the rate limit.";
 const CONNECTIONS: &str = "Translated connections by protocol and state, counted at most every 10 s.";
 const STALENESS: &str = "How long ago a kind of object was last heard of, by event or bookmark.";

@@ -163,6 +163,10 @@ fn pin(running: &NodeSettings, wanted: NodeSettings) -> (NodeSettings, Vec<Strin
     compare("this node's IPv6 VtepMAC", mac(&running.mac_v6), mac(&wanted.mac_v6));
     let addrs = |settings: &NodeSettings| list(settings.underlay.iter().map(|choice| choice.addr));
     compare("the underlay address", addrs(running), addrs(&wanted));
+    let devices = |settings: &NodeSettings| {
+        list(settings.segments.iter().map(|segment| format!("{} of VNI {}", segment.name, segment.vni)))
+    };
+    compare("the segments' devices", devices(running), devices(&wanted));
     compare("the overlay MTU", number(running.overlay_mtu), number(wanted.overlay_mtu));
     let mut addresses = wanted.addresses;
     addresses.extend(running.underlay.iter().map(|choice| choice.addr));

@@ -78,6 +78,7 @@ fn settings() -> NodeSettings {
         addresses: ips(&["192.168.1.40", "10.244.3.7"]),
         node_port_addrs: Vec::new(),
         zone: None,
+        segments: Vec::new(),
     }
 }
 

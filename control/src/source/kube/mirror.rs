@@ -107,6 +107,7 @@ impl Mirror {
             endpoint_slices: self.endpoint_slices.objects.clone(),
             service_cidrs: cidrs.map(|(name, cidrs)| (name.name.clone(), cidrs.to_vec())).collect(),
             net_conf: configs.next().map_or(NetConfState::Absent, |conf| NetConfState::clone(conf)),
+            ..ClusterState::default()
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Loaded, Skipped};
 use crate::cluster::{ClusterState, NetConfState, Problem};
-use crate::source::{IS_KEPT, IS_SKIPPED, has_become_unreadable};
+use crate::source::{IS_KEPT, IS_SKIPPED, has_become_unreadable, segment};
 
 impl Loaded {
     /// Puts back what `before` knew of the objects that can no longer be read, and says so in their problems.
@@ -40,6 +40,7 @@ impl Loaded {
             "Node" => put_back(&mut state.nodes, &before.nodes, &name.name),
             "Service" => put_back(&mut state.services, &before.services, name),
             "EndpointSlice" => put_back(&mut state.endpoint_slices, &before.endpoint_slices, name),
+            segment::KIND => put_back(&mut state.segments, &before.segments, &name.name),
             "ServiceCIDR" => put_back(&mut state.service_cidrs, &before.service_cidrs, &name.name),
             _ => false,
         }

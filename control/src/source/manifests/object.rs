@@ -9,8 +9,8 @@ use k8s_openapi::api::networking::v1 as networking;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cluster::{EndpointSlice, NetConfState, Node, ObjectName, Service};
-use crate::source::objects;
+use crate::cluster::{EndpointSlice, NetConfState, Node, ObjectName, Segment, Service};
+use crate::source::{objects, segment};
 
 /// An object and what its text says.
 #[derive(Clone, Debug)]
@@ -33,6 +33,7 @@ pub(super) enum Content {
     EndpointSlice(Arc<EndpointSlice>),
     ServiceCidr(Vec<IpNet>),
     NetConf(NetConfState),
+    Segment(Arc<Segment>),
     /// Nothing that could be forwarded to.
     Nothing,
     /// It is of a kind that does not matter.
@@ -45,7 +46,7 @@ impl Object {
         let text = |path: &str| value.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (version, kind) = (text("/apiVersion"), text("/kind"));
         let (mut namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
-        if namespace.is_empty() && !matches!(kind.as_str(), "Node" | "ServiceCIDR") {
+        if namespace.is_empty() && !matches!(kind.as_str(), "Node" | "ServiceCIDR" | segment::KIND) {
             namespace = "default".to_owned();
         }
         let mut refused = Vec::new();
@@ -69,6 +70,7 @@ fn content(
         ("v1", "Node" | "Service")
         | ("discovery.k8s.io/v1", "EndpointSlice")
         | ("networking.k8s.io/v1" | "networking.k8s.io/v1beta1", "ServiceCIDR")
+        | (segment::VERSION, segment::KIND)
             if name.is_empty() =>
         {
             return Err("it has no metadata.name".to_owned());
@@ -82,6 +84,7 @@ fn content(
             slice.map_or(Content::Nothing, |slice| Content::EndpointSlice(Arc::new(slice)))
         }
         ("networking.k8s.io/v1" | "networking.k8s.io/v1beta1", "ServiceCIDR") => service_cidr(value)?,
+        (segment::VERSION, segment::KIND) => Content::Segment(Arc::new(segment::segment(value, refuse)?)),
         ("v1", "ConfigMap") if name == "kube-flannel-cfg" => Content::NetConf(net_conf(value)?),
         _ => Content::PassedOver,
     })

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use super::leftover::DeviceKeeper;
 use super::port::{self, NamespaceLock};
 use super::source_ports::SourcePorts;
+use super::tap::Taps;
 use super::tun::{Tun, TunConfig, TunOffload};
 use super::tunnel_gso::{Lane, TunnelGso};
 use super::udp::UdpPool;
@@ -15,7 +16,7 @@ use super::wait::EpollWait;
 use super::{links, offloads, socket};
 use crate::device::config::{DeviceConfig, DeviceError, Offloads, Opened, TunnelGsoMode, UdpConfig};
 use crate::device::dual_stack::DualStack;
-use crate::device::{Waker, WorkerIo};
+use crate::device::{OverlayDevice, Waker, WorkerIo};
 
 /// The source ports and configuration of one address family.
 type Family = (Arc<SourcePorts>, UdpConfig);
@@ -31,30 +32,58 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         .udp()
         .map(|udp| Ok((SourcePorts::bind(&udp)?, udp)))
         .collect::<Result<Vec<_>, DeviceError>>()?;
-    let superpackets = config.offloads.device;
-    let tuns = Tun::create(&TunConfig {
-        name: config.name.clone(),
-        queues,
-        mtu: config.mtu,
-        superpackets,
-        persist: config.persist,
-    })?;
+    let overlay = if config.segments.is_empty() { tuns(config, queues)? } else { taps(config, queues)? };
     let (lane, lane_fact) = open_lane(config)?;
     let mut opened = Opened {
         workers: Vec::with_capacity(queues),
         wakers: Vec::with_capacity(queues),
-        device: config.name.clone(),
+        device: overlay.names,
         source_ports: families.iter().flat_map(|(ports, _)| ports.ports()).copied().collect(),
-        facts: facts(config, &tuns, &families),
-        keeper: keeper(config, &tuns)?,
+        facts: vec![overlay.fact, lane_fact],
+        keeper: overlay.keeper,
     };
-    opened.facts.push(lane_fact);
-    for tun in tuns {
-        let (worker, waker) = open_worker(tun, &families, lane.as_ref(), &lock, config.offloads, queues > 1)?;
+    opened.facts.splice(1..1, facts(config, &families));
+    for queue in overlay.queues {
+        let (worker, waker) =
+            open_worker(queue, &families, lane.as_ref(), &lock, config.offloads, queues > 1)?;
         opened.workers.push(worker);
         opened.wakers.push(waker);
     }
     Ok(opened)
+}
+
+/// The overlay devices, opened.
+struct Overlay {
+    names: String,
+    queues: Vec<Queue>,
+    keeper: Option<DeviceKeeper>,
+    fact: String,
+}
+
+/// One worker's part of them, and what to wait for.
+struct Queue {
+    device: Box<dyn OverlayDevice>,
+    descriptors: Vec<RawFd>,
+}
+
+fn tuns(config: &DeviceConfig, queues: usize) -> Result<Overlay, DeviceError> {
+    let name = config.name.clone();
+    let (mtu, superpackets, persist) = (config.mtu, config.offloads.device, config.persist);
+    let tuns = Tun::create(&TunConfig { name: name.clone(), queues, mtu, superpackets, persist })?;
+    let keeper = keeper(config, &tuns)?;
+    let offload = tuns.first().map_or(TunOffload::Off, Tun::offload);
+    let fact = format!("TUN device {name}: {}", device_fact(config, tuns.len(), offload));
+    let queue = |tun: Tun| Queue { descriptors: vec![tun.as_raw_fd()], device: Box::new(tun) };
+    Ok(Overlay { names: name, queues: tuns.into_iter().map(queue).collect(), keeper, fact })
+}
+
+fn taps(config: &DeviceConfig, queues: usize) -> Result<Overlay, DeviceError> {
+    let (taps, offload) = Taps::create(&config.segments, config.mtu, queues, config.offloads.device)?;
+    let names: Vec<_> = config.segments.iter().map(|segment| segment.name.as_str()).collect();
+    let names = names.join(", ");
+    let fact = format!("TAP devices {names}: {}", device_fact(config, taps.len(), offload));
+    let queue = |taps: Taps| Queue { descriptors: taps.descriptors(), device: Box::new(taps) };
+    Ok(Overlay { names, queues: taps.into_iter().map(queue).collect(), keeper: None, fact })
 }
 
 fn keeper(config: &DeviceConfig, tuns: &[Tun]) -> Result<Option<DeviceKeeper>, DeviceError> {
@@ -64,7 +93,7 @@ fn keeper(config: &DeviceConfig, tuns: &[Tun]) -> Result<Option<DeviceKeeper>, D
 }
 
 fn open_worker(
-    tun: Tun,
+    queue: Queue,
     families: &[Family],
     lane: Option<&Arc<TunnelGso>>,
     lock: &Arc<NamespaceLock>,
@@ -86,10 +115,10 @@ fn open_worker(
         *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);
     }
     let failed = |error: io::Error| DeviceError::system("opening an epoll instance", error);
-    let wait = EpollWait::new(tun.as_raw_fd(), &sockets).map_err(failed)?;
+    let wait = EpollWait::new(&queue.descriptors, &sockets).map_err(failed)?;
     let waker = wait.waker();
     let underlay = DualStack::new(v4, v6);
-    let worker = WorkerIo { overlay: Box::new(tun), underlay: Box::new(underlay), wait: Box::new(wait) };
+    let worker = WorkerIo { overlay: queue.device, underlay: Box::new(underlay), wait: Box::new(wait) };
     Ok((worker, waker))
 }
 
@@ -123,24 +152,26 @@ fn state(wanted: bool, available: bool) -> &'static str {
     }
 }
 
-fn facts(config: &DeviceConfig, tuns: &[Tun], families: &[Family]) -> Vec<String> {
-    let offload = match tuns.first().map(Tun::offload) {
-        Some(TunOffload::Off) if !config.offloads.device => "off by setting".to_owned(),
-        Some(TunOffload::Off) | None => "off: the kernel refuses them".to_owned(),
-        Some(offload) => offload.to_string(),
+fn device_fact(config: &DeviceConfig, queues: usize, offload: TunOffload) -> String {
+    let offload = match offload {
+        TunOffload::Off if !config.offloads.device => "off by setting".to_owned(),
+        TunOffload::Off => "off: the kernel refuses them".to_owned(),
+        offload => offload.to_string(),
     };
-    let (device, offloads) = (&config.name, config.offloads);
-    let mut facts =
-        vec![format!("TUN device {device}: queues {}, MTU {}, offloads {offload}", tuns.len(), config.mtu)];
-    facts.extend(families.iter().map(|(ports, udp)| {
+    format!("queues {queues}, MTU {}, offloads {offload}", config.mtu)
+}
+
+fn facts(config: &DeviceConfig, families: &[Family]) -> Vec<String> {
+    let offloads = config.offloads;
+    let sockets = families.iter().map(|(ports, udp)| {
         let send = state(offloads.udp_send, socket::joins_sent(ports.socket(0)));
         let receive = state(offloads.udp_receive, socket::can_join_received(ports.socket(0)));
         let count = ports.ports().len();
         let (underlay, port) = (udp.underlay, udp.port);
         format!("UDP {underlay} port {port}: {count} source ports, UDP_SEGMENT {send}, UDP_GRO {receive}")
-    }));
-    facts.extend(underlay_interfaces(config).iter().map(|interface| offloads::fact(interface)));
-    facts
+    });
+    let interfaces = underlay_interfaces(config);
+    sockets.chain(interfaces.iter().map(|interface| offloads::fact(interface))).collect()
 }
 
 /// The interfaces with the underlay addresses; none where they cannot be listed, or the address is any.

@@ -249,7 +249,8 @@ impl OverlayDevice for Tun {
     }
 }
 
-fn write(
+/// Writes a packet or frame behind its virtio header.
+pub(super) fn write(
     file: &File,
     patience: &mut Patience,
     header: &[u8; virtio::HEADER_LEN],
@@ -258,11 +259,11 @@ fn write(
     patience.retry(file, || sys::write_two(file.as_raw_fd(), header, bytes)).map(drop)
 }
 
-fn superpacket_refused(error: &io::Error) -> bool {
+pub(super) fn superpacket_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
 
-fn count_failure(error: &io::Error, segments: u64, report: &mut SendReport) {
+pub(super) fn count_failure(error: &io::Error, segments: u64, report: &mut SendReport) {
     match error.raw_os_error() {
         Some(error) if says_full(error) => report.queue_full += segments,
         Some(libc::EMSGSIZE) => report.too_long += segments,
@@ -271,15 +272,7 @@ fn count_failure(error: &io::Error, segments: u64, report: &mut SendReport) {
 }
 
 fn open_queue(config: &TunConfig, flags: c_int) -> Result<Tun, DeviceError> {
-    let name = &config.name;
-    let mut request = interface_request(name)?;
-    request.ifr_ifru.ifru_flags = flags as c_short;
-    let opened =
-        OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
-    let file = opened.map_err(open_error)?;
-    let argument = (&raw mut request) as c_ulong;
-    sys::ioctl(&file, libc::TUNSETIFF, argument).map_err(|error| create_error(name, error))?;
-    let offload = if config.superpackets { enable_offload(&file) } else { TunOffload::Off };
+    let (file, offload) = attach(&config.name, flags, config.superpackets)?;
     let coalescer = match offload {
         TunOffload::TcpAndUdp => Some(Coalescer::new(true)),
         TunOffload::Tcp => Some(Coalescer::new(false)),
@@ -293,6 +286,23 @@ fn open_queue(config: &TunConfig, flags: c_int) -> Result<Tun, DeviceError> {
         wanted: usize::MAX,
         patience: Patience::default(),
     })
+}
+
+/// A queue of a device that is made with `flags`, or has been, and the superpackets that the kernel agrees to.
+pub(super) fn attach(
+    name: &str,
+    flags: c_int,
+    superpackets: bool,
+) -> Result<(File, TunOffload), DeviceError> {
+    let mut request = interface_request(name)?;
+    request.ifr_ifru.ifru_flags = flags as c_short;
+    let opened =
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
+    let file = opened.map_err(open_error)?;
+    let argument = (&raw mut request) as c_ulong;
+    sys::ioctl(&file, libc::TUNSETIFF, argument).map_err(|error| create_error(name, error))?;
+    let offload = if superpackets { enable_offload(&file) } else { TunOffload::Off };
+    Ok((file, offload))
 }
 
 fn set_mtu(config: &TunConfig) -> Result<(), DeviceError> {

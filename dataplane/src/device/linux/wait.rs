@@ -24,15 +24,15 @@ pub(super) struct EpollWait {
 }
 
 impl EpollWait {
-    /// Watches the device and the sockets, which must outlive it or be closed together with it.
-    pub(super) fn new(overlay: RawFd, underlay: &[RawFd]) -> io::Result<Self> {
+    /// Watches the queues of overlay devices and the sockets, which must outlive it or be closed together with it.
+    pub(super) fn new(overlay: &[RawFd], underlay: &[RawFd]) -> io::Result<Self> {
         // SAFETY: takes integers only.
         let epoll = sys::owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: takes integers only.
         let event = sys::owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         let wait = Self { epoll, waker: Arc::new(EventWaker(File::from(event))) };
         wait.watch(wait.waker.0.as_raw_fd(), WAKER)?;
-        wait.watch(overlay, OVERLAY)?;
+        overlay.iter().try_for_each(|queue| wait.watch(*queue, OVERLAY))?;
         underlay.iter().try_for_each(|socket| wait.watch(*socket, UNDERLAY))?;
         Ok(wait)
     }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_wake_before_the_sleep_ends_it_once() {
         let device = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut wait = EpollWait::new(device.as_raw_fd(), &[]).unwrap();
+        let mut wait = EpollWait::new(&[device.as_raw_fd()], &[]).unwrap();
         wait.waker().wake();
         assert_eq!(wait.wait(None).unwrap(), Ready::default());
         let asleep = Instant::now();
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_side_is_ready_until_it_is_read() {
         let [device, v4, v6] = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-        let mut wait = EpollWait::new(device.as_raw_fd(), &[v4.as_raw_fd(), v6.as_raw_fd()]).unwrap();
+        let mut wait = EpollWait::new(&[device.as_raw_fd()], &[v4.as_raw_fd(), v6.as_raw_fd()]).unwrap();
         assert_eq!(wait.wait(Some(Duration::ZERO)).unwrap(), Ready::default());
         v6.send_to(b"wake", v6.local_addr().unwrap()).unwrap();
         let underlay = Ready { overlay: false, underlay: true };
