@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ipnet::IpNet;
-use windlass_control::compile::{entrances, overlay_prefixes};
+use windlass_control::compile::HostSide;
 use windlass_control::config::{Config, Dscp};
 use windlass_control::inspect::rows::DeviceRow;
 use windlass_control::node::{HostFacts, NodeSettings};
@@ -63,6 +63,9 @@ impl HostFacts for Host {
 pub(super) struct Running {
     workers: Arc<Workers>,
     host: HostState,
+    side: HostSide,
+    /// Whether the host could not follow when it last had to.
+    host_is_behind: bool,
     pods: Option<PodTuning>,
     pods_seen_at: Instant,
     writer: Writer,
@@ -90,7 +93,8 @@ pub(super) fn start(
     known: Known,
     remembered: Option<&Connections>,
 ) -> anyhow::Result<Running> {
-    let plan = host_plan(config, settings, tables);
+    let side = HostSide::new(settings, &tables.services);
+    let plan = host_plan(config, settings, &side);
     if !device::HAS_ENTRANCES && plan.entrances != Entrances::default() {
         tracing::warn!("{NO_ENTRANCES}");
     }
@@ -134,6 +138,8 @@ pub(super) fn start(
     Ok(Running {
         workers: Arc::new(workers),
         host,
+        side,
+        host_is_behind: false,
         pods,
         pods_seen_at: Instant::now(),
         writer,
@@ -156,14 +162,21 @@ impl Running {
     /// Publishes tables, forgets UDP connections whose backend has gone (F6), and makes the host's routes follow.
     /// A connection that a worker opens by the tables before is seen to by its next packet.
     pub(super) fn change(&mut self, settings: &NodeSettings, draft: &Draft) -> Change {
-        let routes = device_routes(settings, draft.tables());
         let before = self.writer.current();
         let after = self.writer.publish_draft(draft);
         let purged = match after.may_strand(&before, draft.touched()) {
             true => self.workers.connections().purge(|connection| after.strands(connection)),
             false => 0,
         };
-        let host = self.host.change(&routes, &settings.cluster_cidrs, &entrances(settings, draft.tables()));
+        let has_to_follow = self.side.follow(settings, &before, &after, draft.touched());
+        let host = match has_to_follow || self.host_is_behind {
+            false => Ok(()),
+            true => {
+                let routes = device_routes(settings, &self.side);
+                self.host.change(&routes, &settings.cluster_cidrs, self.side.entrances())
+            }
+        };
+        self.host_is_behind = host.is_err();
         Change { before, after, purged, host }
     }
 
@@ -251,9 +264,9 @@ fn node_port_vips(settings: &NodeSettings) -> Vec<IpAddr> {
 }
 
 /// What the host routes into the device.
-fn device_routes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
+fn device_routes(settings: &NodeSettings, side: &HostSide) -> Vec<IpNet> {
     let (ipv4, ipv6) = families(settings);
-    let mut routes = overlay_prefixes(settings, tables);
+    let mut routes = side.prefixes();
     routes.retain(|prefix| if prefix.addr().is_ipv6() { ipv6 } else { ipv4 });
     routes.extend(source_vips(settings).into_iter().map(IpNet::from));
     routes.extend(node_port_vips(settings).into_iter().map(IpNet::from));
@@ -275,19 +288,19 @@ fn pods_fact(config: &Config) -> &'static str {
     }
 }
 
-fn host_plan(config: &Config, settings: &NodeSettings, tables: &TableSet) -> HostPlan {
+fn host_plan(config: &Config, settings: &NodeSettings, side: &HostSide) -> HostPlan {
     let (ipv4, ipv6) = families(settings);
     HostPlan {
         device: config.device.clone(),
         mtu: settings.overlay_mtu,
         txqueuelen: TXQUEUELEN,
         addresses: settings.pod_cidrs.iter().map(|cidr| IpNet::from(cidr.network())).collect(),
-        routes: device_routes(settings, tables),
+        routes: device_routes(settings, side),
         pod_cidrs: settings.pod_cidrs.clone(),
         cluster_cidrs: settings.cluster_cidrs.clone(),
         source_vips: source_vips(settings),
         node_port_vips: node_port_vips(settings),
-        entrances: entrances(settings, tables),
+        entrances: side.entrances().clone(),
         masquerades_pods: config.ip_masq,
         vtep_port: settings.port,
         sysctls: HostPlan::forwarding_sysctls(&config.device, ipv4, ipv6),
