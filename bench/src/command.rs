@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use ipnet::IpNet;
-use windlass_bench::{compare, measure, serve};
+use windlass_bench::{compare, measure, scale, serve};
 use windlass_dataplane::device::PodTuning;
 
 /// Measures Windlass beside the kernel's vxlan device, in network namespaces.
@@ -21,6 +21,8 @@ struct Cli {
 enum Action {
     /// Measure all contestants side by side (needs root)
     Compare(compare::CompareArgs),
+    /// Measure what a large cluster costs: memory, time until tables follow, and what packets feel of it
+    Scale(scale::ScaleArgs),
     /// Serve all kinds of traffic on one address, TCP and UDP
     Serve {
         /// The address and port to bind
@@ -48,6 +50,7 @@ pub(super) fn main() -> ExitCode {
 fn run(action: Action) -> Result<()> {
     match action {
         Action::Compare(args) => compare::run(&args),
+        Action::Scale(args) => scale::run(&args),
         Action::Serve { address } => serve::serve(address),
         Action::TunePods { pod_cidr } => {
             PodTuning::begin(vec![pod_cidr], None)?.keep();

@@ -4,7 +4,8 @@
 //! [`compare`] stands every [`contestants`] entry up in network namespaces of its own, then goes through the
 //! rounds, and within a round through the [`measure`]s, and within a measure through the contestants, so that
 //! what the machine does meanwhile meets them all alike. The traffic is made by this same program inside the
-//! pods' namespaces ([`serve`] and [`measure`]), reckoned by [`stats`] and told by [`report`].
+//! pods' namespaces ([`serve`] and [`measure`]), reckoned by [`stats`] and told by [`report`]. [`scale`] measures what a large
+//! cluster costs, without namespaces.
 //!
 //! Network namespaces are Linux's: elsewhere this crate is empty.
 #![cfg(target_os = "linux")]
@@ -25,6 +26,7 @@ pub mod peers;
 pub mod programming;
 pub mod protocol;
 pub mod report;
+pub mod scale;
 pub mod serve;
 pub mod services;
 pub mod stand;

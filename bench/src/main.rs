@@ -1,4 +1,4 @@
-//! `windlass-bench`: `compare` measures side by side; `serve` and `measure` are the traffic that it sends.
+//! `windlass-bench`: `compare` measures side by side, `scale` large clusters; `serve` and `measure` are the traffic that it sends.
 
 use std::process::ExitCode;
 

@@ -76,6 +76,7 @@ checks! {
         "stock peers of this subnet send to our pods unencapsulated, past Windlass: replies from service backends keep the backend's address and are lost"
     );
     POD_CIDR_OVERLAP = objects("pod-cidr-overlap", "two nodes with one podCIDR: the older keeps it, the other's pods are not reached");
+    EXTERNAL_ADDRESS = objects("external-address", "what is sent to an address of this host is taken by the host itself, whatever service has that address");
     VTEP_ADDRESS = objects("vtep-address", "a VTEP inside the overlay would be reached through the overlay itself, in circles: that node is left out");
     CLOCK = host("clock", "certificates and leases fail, and logs cannot be compared");
 

@@ -150,7 +150,7 @@ pub fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     findings.extend(network::findings(subject, facts));
     findings.extend(offloads::findings(subject, facts));
     findings.extend(filter::findings(subject, &facts.host));
-    findings.extend(cluster::findings(subject, facts.host.clock));
+    findings.extend(cluster::findings(subject, facts));
     if let Some(host) = &facts.host.windows {
         findings.retain(|finding| !windows::is_of_linux(finding.check));
         findings.extend(windows::findings(subject, facts, host));

@@ -47,6 +47,24 @@ impl ClusterState {
         keep_equal(&before.services, &mut self.services);
         keep_equal(&before.endpoint_slices, &mut self.endpoint_slices);
     }
+
+    /// Makes of this state the one that `difference` leads to.
+    pub fn apply(&mut self, difference: Difference) {
+        difference.nodes.into_iter().for_each(|(name, node)| drop(set(&mut self.nodes, name, node)));
+        let services = difference.services.into_iter();
+        services.for_each(|(name, service)| drop(set(&mut self.services, name, service)));
+        let slices = difference.endpoint_slices.into_iter();
+        slices.for_each(|(name, slice)| drop(set(&mut self.endpoint_slices, name, slice)));
+        if let Some(service_cidrs) = difference.service_cidrs {
+            self.service_cidrs = service_cidrs;
+        }
+        if let Some(net_conf) = difference.net_conf {
+            self.net_conf = net_conf;
+        }
+        if let Some(segments) = difference.segments {
+            self.segments = segments;
+        }
+    }
 }
 
 fn keep_equal<K: Ord, V: Eq>(before: &BTreeMap<K, Arc<V>>, after: &mut BTreeMap<K, Arc<V>>) {
@@ -56,6 +74,64 @@ fn keep_equal<K: Ord, V: Eq>(before: &BTreeMap<K, Arc<V>>, after: &mut BTreeMap<
         if let Some((_, known)) = before.next_if(|(known, same)| *known == name && *same == object) {
             *object = Arc::clone(known);
         }
+    }
+}
+
+/// What makes one state of another: the objects that differ, with the new one or, where it has gone, `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, Option<Arc<Node>>>,
+    /// Services by namespace and name.
+    pub services: BTreeMap<ObjectName, Option<Arc<Service>>>,
+    /// EndpointSlices by namespace and name.
+    pub endpoint_slices: BTreeMap<ObjectName, Option<Arc<EndpointSlice>>>,
+    /// The ranges of all ServiceCIDR objects, if one of them differs.
+    pub service_cidrs: Option<BTreeMap<String, Vec<IpNet>>>,
+    /// flannel's configuration, if it differs.
+    pub net_conf: Option<NetConfState>,
+    /// All L2 segments, if one of them differs.
+    pub segments: Option<BTreeMap<String, Arc<Segment>>>,
+}
+
+impl Difference {
+    /// What makes `after` of `before`. One pointer comparison for each object that is the very same in both.
+    pub fn between(before: &ClusterState, after: &ClusterState) -> Self {
+        let (cidrs, net_conf) = (&after.service_cidrs, &after.net_conf);
+        Self {
+            nodes: differences(&before.nodes, &after.nodes).into_iter().collect(),
+            services: differences(&before.services, &after.services).into_iter().collect(),
+            endpoint_slices: differences(&before.endpoint_slices, &after.endpoint_slices).into_iter().collect(),
+            service_cidrs: (before.service_cidrs != *cidrs).then(|| cidrs.clone()),
+            net_conf: (before.net_conf != *net_conf).then(|| net_conf.clone()),
+            segments: (before.segments != after.segments).then(|| after.segments.clone()),
+        }
+    }
+
+    /// Whether this may make another node of ours: only Services and EndpointSlices do not.
+    pub fn bears_on_settings(&self) -> bool {
+        !self.nodes.is_empty()
+            || self.service_cidrs.is_some()
+            || self.net_conf.is_some()
+            || self.segments.is_some()
+    }
+
+    /// Makes this the difference that it and then `later` make.
+    pub fn extend(&mut self, later: Self) {
+        self.nodes.extend(later.nodes);
+        self.services.extend(later.services);
+        self.endpoint_slices.extend(later.endpoint_slices);
+        self.service_cidrs = later.service_cidrs.or(self.service_cidrs.take());
+        self.net_conf = later.net_conf.or(self.net_conf.take());
+        self.segments = later.segments.or(self.segments.take());
+    }
+}
+
+/// Puts an object in its place, or takes it away, and returns the one before.
+pub(crate) fn set<K: Ord, V>(objects: &mut BTreeMap<K, Arc<V>>, name: K, object: Option<Arc<V>>) -> Option<Arc<V>> {
+    match object {
+        Some(object) => objects.insert(name, object),
+        None => objects.remove(&name),
     }
 }
 
@@ -122,20 +198,26 @@ pub struct Station {
     pub vtep: IpAddr,
 }
 
-/// Namespace and name.
+/// Namespace and name. A clone shares both.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ObjectName {
     /// Namespace.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// Name.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 impl ObjectName {
     /// `namespace/name`.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Another name in the same namespace.
+    #[must_use]
+    pub fn beside(&self, name: &str) -> Self {
+        Self { namespace: Arc::clone(&self.namespace), name: name.into() }
     }
 }
 

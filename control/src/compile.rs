@@ -3,8 +3,8 @@
 
 mod claims;
 mod endpoints;
-mod entrances;
 mod health_checks;
+mod host_side;
 mod incremental;
 mod nodes;
 mod segments;
@@ -13,13 +13,14 @@ mod services;
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use windlass_dataplane::tables::{Local, LocalVtep, NextHop, RouteTable, TableSet, VipKind};
+use windlass_dataplane::tables::{Local, LocalVtep, NextHop, RouteTable, TableSet};
 
 use crate::cluster::{ClusterState, Problem};
 use crate::node::NodeSettings;
 
-pub use entrances::entrances;
-pub use health_checks::{HealthCheck, health_checks};
+pub use health_checks::{HealthCheck, HealthChecks};
+pub use host_side::HostSide;
+pub(crate) use nodes::remedy_of_twins;
 pub use incremental::{Compiler, Update};
 
 /// Tables, and what was left out of them.
@@ -38,21 +39,6 @@ pub fn compile(state: &ClusterState, settings: &NodeSettings) -> Compiled {
     compiler.follow(state);
     let update = compiler.update();
     Compiled { tables: update.draft.tables().clone(), problems: update.problems }
-}
-
-/// The prefixes that the host must route into the overlay device: the cluster's and the services' ranges, and
-/// every ClusterIP outside them. Sorted. Own podCIDRs are left out (without a net-conf the cluster's ranges are the
-/// nodes' podCIDRs): their pods are on this host.
-pub fn overlay_prefixes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
-    let ranges = settings.cluster_cidrs.iter().chain(&settings.service_cidrs);
-    let mut prefixes: Vec<IpNet> = ranges.copied().collect();
-    let covered = |addr: &IpAddr| settings.service_cidrs.iter().any(|cidr| cidr.contains(addr));
-    let vips = tables.services.iter().filter(|service| service.kind == VipKind::ClusterIp);
-    prefixes.extend(vips.map(|service| service.vip.addr).filter(|addr| !covered(addr)).map(IpNet::from));
-    prefixes.retain(|prefix| !settings.pod_cidrs.iter().any(|own| own.contains(prefix)));
-    prefixes.sort_unstable();
-    prefixes.dedup();
-    prefixes
 }
 
 fn local(settings: &NodeSettings) -> Local {

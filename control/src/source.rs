@@ -8,7 +8,7 @@ pub mod segment;
 
 use std::time::SystemTime;
 
-use crate::cluster::{Announcement, ClusterState, Node, Problem};
+use crate::cluster::{Announcement, ClusterState, Difference, Node, Problem};
 
 /// A cluster as it was read.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,17 @@ pub struct Cluster {
     /// What of it cannot.
     pub problems: Vec<Problem>,
     /// What has come since it was read before, where that is told.
+    pub changes: Changes,
+}
+
+/// What has become of a cluster since it was read before.
+#[derive(Clone, Debug, Default)]
+pub struct Changed {
+    /// What differs of what can be used.
+    pub difference: Difference,
+    /// Everything that cannot be used, not only what is new.
+    pub problems: Vec<Problem>,
+    /// What has come.
     pub changes: Changes,
 }
 

@@ -89,7 +89,7 @@ impl Mirrored {
 }
 
 fn services(state: &ClusterState) -> Vec<&str> {
-    state.services.keys().map(|name| name.name.as_str()).collect()
+    state.services.keys().map(|name| &*name.name).collect()
 }
 
 fn extra(name: &str) -> serde_json::Value {
@@ -317,6 +317,69 @@ fn a_thousand_ports_and_a_thousand_addresses_are_read() -> Result<()> {
         state.services[&name].ports.len() == 1_000 && state.endpoint_slices[&name].endpoints.len() == 1_000
     );
     Ok(())
+}
+
+#[test]
+fn unknown_fields_are_passed_over() -> Result<()> {
+    let objects = cluster();
+    let known = Mirrored::listed(&ApiServer::start(&objects)?)?.state()?.clone();
+    let server = ApiServer::start(&Objects::default())?;
+    for object in objects.iter() {
+        let mut object = object.clone();
+        object["ofALaterRelease"] = json!({ "mode": ["new", 1, null] });
+        object["metadata"]["ofALaterRelease"] = json!(7);
+        if let Some(spec) = object.get_mut("spec") {
+            spec["ofALaterRelease"] = json!("yes");
+        }
+        for endpoint in object.get_mut("endpoints").and_then(|list| list.as_array_mut()).into_iter().flatten() {
+            endpoint["ofALaterRelease"] = json!([{}]);
+        }
+        server.apply(object)?;
+    }
+    let mut mirrored = Mirrored::listed(&server)?;
+    let problems: Vec<String> =
+        mirrored.told.iter().flat_map(|told| &told.problems).map(ToString::to_string).collect();
+    ensure!(problems.iter().all(|problem| !problem.contains("LaterRelease")), "{problems:?}");
+    let state = mirrored.state()?;
+    ensure!(state.services.keys().eq(known.services.keys()) && state.endpoint_slices == known.endpoint_slices);
+    let cidrs = |state: &ClusterState| -> Vec<_> { state.nodes.values().map(|node| node.pod_cidrs.clone()).collect() };
+    ensure!(cidrs(state) == cidrs(&known) && state.service_cidrs == known.service_cidrs);
+    Ok(())
+}
+
+#[test]
+fn a_token_that_expires_under_way_is_said_and_what_was_known_stays() -> Result<()> {
+    let server = ApiServer::start(&cluster())?;
+    let mut mirrored = Mirrored::listed(&server)?;
+    let known = mirrored.state()?.clone();
+    server.require_token("another");
+    server.end_watches();
+    wait_until("a refused watch", LIMIT, || Ok(server.count("WATCH", "services") > 2))?;
+    server.apply(extra("unseen"))?;
+    ensure!(*mirrored.state()? == known, "nothing is lost");
+    server.require_token("secret");
+    mirrored.wait_for_services(&["unseen", "web"])
+}
+
+#[test]
+fn differences_lead_to_the_cluster_as_it_is() -> Result<()> {
+    let server = ApiServer::start(&cluster())?;
+    let mut mirrored = Mirrored::listed(&server)?;
+    let mut state = mirrored.state()?.clone();
+    server.apply(extra("new"))?;
+    server.delete("endpointslices", "default", "web-v6")?;
+    server.delete("nodes", "", "node-51")?;
+    wait_until("all changes", LIMIT, || {
+        if let Some(changed) = mirrored.source.take_changed() {
+            let difference = changed.difference;
+            ensure!(difference.nodes.len() + difference.services.len() + difference.endpoint_slices.len() <= 3);
+            state.apply(difference);
+        }
+        Ok(state.services.len() == 2 && state.nodes.len() == 1 && state.endpoint_slices.len() == 1)
+    })?;
+    server.compact();
+    server.apply(extra("newer"))?;
+    mirrored.wait_for_services(&["new", "newer", "web"])
 }
 
 #[test]

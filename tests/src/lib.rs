@@ -12,6 +12,7 @@ pub mod api_server;
 pub mod binary;
 pub mod dns;
 pub mod engine_node;
+pub mod large;
 pub mod model;
 pub mod netns;
 pub mod node;

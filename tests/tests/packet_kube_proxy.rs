@@ -293,6 +293,32 @@ fn f2_session_affinity_is_switched_on_and_off_and_times_out() {
     }
 }
 
+/// kube-proxy remembers a client by the service's port and endpoint, and not by the address it came by
+/// (pkg/proxy/nftables/proxier.go, the affinity sets of endpoint chains).
+#[test]
+fn f2_a_client_stays_whichever_address_of_the_service_it_comes_by() {
+    let mut bed = Bed::new(|service, slice| {
+        expose(service);
+        service.affinity = Some(Duration::from_secs(100));
+        slice.endpoints = [HERE, THERE, ALSO_THERE].map(endpoint).into();
+    });
+    for client in (1..=20).map(|number| format!("198.51.100.{number}")) {
+        let stays: BTreeSet<_> = [VIP, NODE_PORT, BALANCER, EXTERNAL]
+            .into_iter()
+            .flat_map(|to| bed.spread(&client, to))
+            .collect();
+        assert_eq!(stays.len(), 1, "{client}");
+    }
+    bed.change(|service, slice| {
+        service.exposure.local = true;
+        slice.endpoints.remove(0);
+        slice.endpoints.push(endpoint(HERE));
+    });
+    for client in (1..=20).map(|number| format!("198.51.100.{number}")) {
+        assert_eq!(bed.spread(&client, NODE_PORT), set(&[HERE]), "{client}: where it stayed is not served here");
+    }
+}
+
 /// "should be able to change the type from ExternalName to ClusterIP", "... to NodePort", and back.
 #[test]
 fn a_change_of_type_takes_effect_for_the_next_flow() {

@@ -96,8 +96,8 @@ async fn answer(State((readings, check)): State<Asked>) -> impl IntoResponse {
     // Written out: the keys are in kube-proxy's order.
     let body = format!(
         r#"{{"service":{{"namespace":{},"name":{}}},"localEndpoints":{local_endpoints},"serviceProxyHealthy":{is_well}}}"#,
-        json!(service.namespace),
-        json!(service.name),
+        json!(&*service.namespace),
+        json!(&*service.name),
     );
     (status, headers, body)
 }

@@ -4,15 +4,18 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Finding, Severity, Subject};
+use windlass_dataplane::device::LocalAddress;
+
+use super::{Facts, Finding, Severity, Subject};
 use crate::catalog::{self, Check};
 use crate::cluster::{Announcement, NetConf, NetConfState, Node};
+use crate::compile::remedy_of_twins;
 use crate::node::{FLANNEL_PORT, FLANNEL_VNI, NodeError, NodeSettings};
 
 /// How much younger than the cluster's newest object a clock may be, in seconds.
 const CLOCK_SLACK: i64 = 300;
 
-pub(super) fn findings(subject: &Subject<'_>, clock: i64) -> Vec<Finding> {
+pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let NetConfState::Present(conf) = &subject.cluster.net_conf {
         findings.extend(flags_and_net_conf(subject, conf));
@@ -22,7 +25,9 @@ pub(super) fn findings(subject: &Subject<'_>, clock: i64) -> Vec<Finding> {
     findings.extend(subject.node.and_then(|node| peers_vni(subject, node)));
     findings.extend(pod_cidr_overlaps(subject));
     findings.extend(subject.node.into_iter().flat_map(|node| vtep_addresses(subject, node)));
-    findings.extend(late_clock(subject, clock));
+    let addresses = facts.host.addresses.as_deref().unwrap_or_default();
+    findings.extend(addresses.iter().flat_map(|local| external_addresses(subject, local)));
+    findings.extend(late_clock(subject, facts.host.clock));
     findings
 }
 
@@ -115,14 +120,42 @@ fn pod_cidr_overlaps(subject: &Subject<'_>) -> Vec<Finding> {
         match widest.filter(|(other, _)| other.contains(&cidr)) {
             None => widest = Some((cidr, name)),
             Some((other, holder)) if holder != name => {
-                let seen = format!("podCIDR {cidr} of node {name} overlaps {other} of node {holder}");
-                let remedy = format!("kubectl delete node {name} (or {holder}), and let it join again");
+                let age = |name: &str| (subject.cluster.nodes.get(name).map(|node| node.created_at), name.to_owned());
+                let (older, younger) = if age(name) < age(holder) { (name, holder) } else { (holder, name) };
+                let seen = format!(
+                    "podCIDR {cidr} of node {name} overlaps {other} of node {holder}: {older}, the older, is served"
+                );
+                let remedy = remedy_of_twins(younger, older);
                 findings.push(Finding::warning(&catalog::POD_CIDR_OVERLAP, seen, remedy));
             }
             Some(_) => {}
         }
     }
     findings
+}
+
+/// Services that want an address of this host, but for those of its Node object, which the compiler refuses.
+fn external_addresses(subject: &Subject<'_>, local: &LocalAddress) -> Vec<Finding> {
+    let addr = local.address;
+    if subject.node.is_some_and(|node| node.addresses.contains(&addr)) {
+        return Vec::new();
+    }
+    let wants = subject.cluster.services.iter().filter_map(|(name, service)| {
+        let exposure = &service.exposure;
+        let external = exposure.external_ips.contains(&addr).then_some("external IP");
+        let balanced = exposure.load_balancer_ips.contains(&addr).then_some("load-balancer address");
+        Some((name, external.or(balanced)?))
+    });
+    let finding = |(name, kind)| {
+        let seen = format!(
+            "the {kind} {addr} of Service {name} is an address of this host's interface {}: clients outside the \
+             cluster reach this host there, and not the service",
+            local.interface
+        );
+        let remedy = format!("ip addr del {addr}/{} dev {}, or give the service another address", local.prefix_len, local.interface);
+        Finding::warning(&catalog::EXTERNAL_ADDRESS, seen, remedy)
+    };
+    wants.map(finding).collect()
 }
 
 fn vtep_addresses(subject: &Subject<'_>, own: &NodeSettings) -> Vec<Finding> {

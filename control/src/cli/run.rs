@@ -127,7 +127,8 @@ fn prepare(config: &Config, cluster: Cluster) -> anyhow::Result<Prepared> {
     say(&settings, update.draft.tables());
     super::check::gate(config, &cluster.state, &settings)?;
     let problems = [cluster.problems, found, update.problems.clone()].concat();
-    let known = Known::new(Origin { state: cluster.state, settings, problems });
+    let origin = Origin { state: cluster.state, settings, problems };
+    let known = Known::new(origin, update.health_checks.clone());
     Ok(Prepared { host, compiler, update, known })
 }
 

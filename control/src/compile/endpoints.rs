@@ -1,6 +1,5 @@
 //! Which endpoints of a service's port take traffic, by kube-proxy's rules (Kubernetes, pkg/proxy/topology.go).
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,8 +8,8 @@ use windlass_dataplane::tables::{Service as TableService, WhenEmpty};
 use crate::cluster::{Endpoint, EndpointSlice, ObjectName, ServicePort};
 use crate::node::NodeSettings;
 
-/// The endpoints of one port in one family.
-pub(super) struct Endpoints(BTreeMap<SocketAddr, Merged>);
+/// The endpoints of one port in one family, by address.
+pub(super) struct Endpoints(Vec<(SocketAddr, Merged)>);
 
 /// What is known of one backend address: the best that any slice says of it (F5).
 #[derive(Clone, Copy, Default)]
@@ -56,56 +55,68 @@ impl Endpoints {
         ipv6: bool,
         slices: &[(ObjectName, Arc<EndpointSlice>)],
     ) -> Self {
-        let mut merged: BTreeMap<SocketAddr, Merged> = BTreeMap::new();
+        let mut all: Vec<(SocketAddr, Merged)> = Vec::new();
         for (_, slice) in slices.iter().filter(|(_, slice)| slice.ipv6 == ipv6) {
             let numbers = slice.ports.iter();
             for number in
                 numbers.filter(|number| number.name == port.name && number.protocol == port.protocol)
             {
-                for endpoint in &slice.endpoints {
-                    let entry = merged.entry(SocketAddr::new(endpoint.addr, number.port)).or_default();
-                    entry.merge(endpoint, settings);
-                }
+                let known = slice.endpoints.iter().map(|endpoint| {
+                    (SocketAddr::new(endpoint.addr, number.port), Merged::of(endpoint, settings))
+                });
+                all.extend(known);
             }
         }
-        Self(merged)
+        if !all.is_sorted_by(|(one, _), (next, _)| one < next) {
+            all.sort_unstable_by_key(|(backend, _)| *backend);
+            all.dedup_by(|(backend, merged), (kept, into)| {
+                let is_same = backend == kept;
+                if is_same {
+                    into.merge(merged);
+                }
+                is_same
+            });
+        }
+        Self(all)
     }
 
     /// Leaves out the endpoints inside the service CIDRs, whose packets would come back to us for ever, and returns
     /// them.
     pub(super) fn refuse_loops(&mut self, settings: &NodeSettings) -> Vec<SocketAddr> {
-        let loops =
-            |backend: &SocketAddr| settings.service_cidrs.iter().any(|cidr| cidr.contains(&backend.ip()));
-        let refused: Vec<_> = self.0.keys().copied().filter(loops).collect();
-        self.0.retain(|backend, _| !loops(backend));
+        let mut refused = Vec::new();
+        self.0.retain(|(backend, _)| {
+            let is_loop = settings.service_cidrs.iter().any(|cidr| cidr.contains(&backend.ip()));
+            refused.extend(is_loop.then_some(*backend));
+            !is_loop
+        });
         refused
     }
 
     /// For a traffic policy of Cluster: the ready ones that are meant for us, where hints say whom they are meant for.
     pub(super) fn cluster(&self) -> Choice {
-        let chosen = self.cluster_set();
-        self.choice(chosen, false)
+        let hint = self.hint();
+        self.choice(self.ready_or_ending(|endpoint| !endpoint.ready || hint(endpoint) == Hint::ForUs))
     }
 
     /// For a traffic policy of Local: those of this node, whatever hints say.
     pub(super) fn local(&self) -> Choice {
-        let chosen = self.ready_or_ending(|endpoint| endpoint.local);
-        let only_remote = chosen.is_empty() && !self.cluster_set().is_empty();
-        self.choice(chosen, only_remote)
+        let mut choice = self.choice(self.ready_or_ending(|endpoint| endpoint.local));
+        if choice.backends.is_empty() && !self.cluster().backends.is_empty() {
+            choice.when_empty = WhenEmpty::Drop;
+        }
+        choice
     }
 
-    fn choice(&self, backends: Vec<SocketAddr>, only_remote: bool) -> Choice {
-        let drains = |(backend, endpoint): &(&SocketAddr, &Merged)| {
-            endpoint.serving && backends.binary_search(backend).is_err()
+    fn choice(&self, is_chosen: impl Fn(&Merged) -> bool) -> Choice {
+        let those = |is_one: &dyn Fn(&Merged) -> bool| -> Vec<SocketAddr> {
+            let mut those = Vec::with_capacity(self.0.len());
+            those.extend(self.0.iter().filter(|(_, endpoint)| is_one(endpoint)).map(|(backend, _)| *backend));
+            those
         };
-        let draining = self.0.iter().filter(drains).map(|(backend, _)| *backend).collect();
-        let when_empty = if only_remote { WhenEmpty::Drop } else { WhenEmpty::Reject };
-        Choice { backends, draining, when_empty }
-    }
-
-    fn cluster_set(&self) -> Vec<SocketAddr> {
-        let hint = self.hint();
-        self.ready_or_ending(|endpoint| !endpoint.ready || hint(endpoint) == Hint::ForUs)
+        let backends = those(&is_chosen);
+        let drains = |endpoint: &Merged| endpoint.serving && !is_chosen(endpoint);
+        let draining = if self.0.iter().any(|(_, endpoint)| drains(endpoint)) { those(&drains) } else { Vec::new() };
+        Choice { backends, draining, when_empty: WhenEmpty::Reject }
     }
 
     /// The hints that count: of nodes if every ready endpoint has some and one is meant for us, else of zones
@@ -113,7 +124,7 @@ impl Endpoints {
     fn hint(&self) -> fn(&Merged) -> Hint {
         let kinds: [fn(&Merged) -> Hint; 2] = [|endpoint| endpoint.node_hint, |endpoint| endpoint.zone_hint];
         let counts = |hint: &fn(&Merged) -> Hint| {
-            let mut hints = self.0.values().filter(|endpoint| endpoint.ready).map(hint);
+            let mut hints = self.0.iter().map(|(_, endpoint)| endpoint).filter(|endpoint| endpoint.ready).map(hint);
             let mut one_is_ours = false;
             hints.all(|hint| {
                 one_is_ours |= hint == Hint::ForUs;
@@ -124,29 +135,37 @@ impl Endpoints {
     }
 
     /// The ready ones, or else those that serve while they terminate (F4).
-    fn ready_or_ending(&self, is_wanted: impl Fn(&Merged) -> bool) -> Vec<SocketAddr> {
-        let those = |is_usable: fn(&Merged) -> bool| -> Vec<SocketAddr> {
-            let found = self.0.iter().filter(|(_, endpoint)| is_usable(endpoint) && is_wanted(endpoint));
-            found.map(|(backend, _)| *backend).collect()
-        };
-        let ready = those(|endpoint| endpoint.ready);
-        if !ready.is_empty() {
-            return ready;
+    fn ready_or_ending(&self, is_wanted: impl Fn(&Merged) -> bool) -> impl Fn(&Merged) -> bool {
+        let one_is_ready = self.0.iter().any(|(_, endpoint)| endpoint.ready && is_wanted(endpoint));
+        move |endpoint| {
+            let is_usable =
+                if one_is_ready { endpoint.ready } else { endpoint.serving && endpoint.terminating };
+            is_usable && is_wanted(endpoint)
         }
-        those(|endpoint| endpoint.serving && endpoint.terminating)
     }
 }
 
 impl Merged {
-    fn merge(&mut self, endpoint: &Endpoint, settings: &NodeSettings) {
-        self.ready |= endpoint.ready;
-        self.serving |= endpoint.serving;
-        self.terminating |= endpoint.terminating;
-        self.local |= endpoint.node.as_ref() == Some(&settings.node);
-        if let Some(hints) = &endpoint.hints {
-            self.node_hint = self.node_hint.max(Hint::of(&hints.nodes, Some(&settings.node)));
-            self.zone_hint = self.zone_hint.max(Hint::of(&hints.zones, settings.zone.as_ref()));
+    /// What one slice says.
+    fn of(endpoint: &Endpoint, settings: &NodeSettings) -> Self {
+        let hints = endpoint.hints.as_ref();
+        Self {
+            ready: endpoint.ready,
+            serving: endpoint.serving,
+            terminating: endpoint.terminating,
+            local: endpoint.node.as_ref() == Some(&settings.node),
+            node_hint: hints.map_or(Hint::None, |hints| Hint::of(&hints.nodes, Some(&settings.node))),
+            zone_hint: hints.map_or(Hint::None, |hints| Hint::of(&hints.zones, settings.zone.as_ref())),
         }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.ready |= other.ready;
+        self.serving |= other.serving;
+        self.terminating |= other.terminating;
+        self.local |= other.local;
+        self.node_hint = self.node_hint.max(other.node_hint);
+        self.zone_hint = self.zone_hint.max(other.zone_hint);
     }
 }
 

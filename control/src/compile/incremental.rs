@@ -1,26 +1,26 @@
 //! A compiler that remembers what it compiled.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use windlass_dataplane::tables::{Draft, RouteTable};
 
+use super::health_checks::HealthChecks;
 use super::nodes::Peers;
 use super::services::Services;
 use super::{local, own_routes, segments};
-use crate::cluster::{ClusterState, EndpointSlice, Node, ObjectName, Problem, Service, differences};
+use crate::cluster::{ClusterState, Difference, EndpointSlice, Node, ObjectName, Problem, Service, set};
 use crate::node::NodeSettings;
 
 /// Compiles again what changed, and what depends on it: the service of a slice, and whoever wants a VIP, a
 /// podCIDR or a VtepMAC that the changed object has, had or wants.
 ///
-/// Objects are given one by one (`set_…`), as an API watch brings them, or as a whole state to
-/// [`follow`](Self::follow). [`update`](Self::update) then compiles all of it at once.
+/// Objects are given one by one (`set_…`), as what [differs](Self::apply), which costs what changed, or as a whole
+/// state to [`follow`](Self::follow). [`update`](Self::update) then compiles all of it at once.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     settings: NodeSettings,
     own_routes: RouteTable,
-    /// The objects as they were given; only nodes, services, slices and segments.
+    /// The cluster as it was given.
     state: ClusterState,
     peers: Peers,
     services: Services,
@@ -34,6 +34,8 @@ pub struct Update {
     pub draft: Draft,
     /// Everything that is left out of the tables, not only what is new.
     pub problems: Vec<Problem>,
+    /// What load balancers are told of services.
+    pub health_checks: HealthChecks,
 }
 
 impl Compiler {
@@ -62,6 +64,9 @@ impl Compiler {
         }
         self.settings = settings.clone();
         self.begin();
+        if self.settings.is_bridge() {
+            return;
+        }
         self.peers.reconsider(self.state.nodes.keys());
         self.services.reconsider(self.state.services.keys());
     }
@@ -89,7 +94,7 @@ impl Compiler {
     pub fn set_service(&mut self, name: &ObjectName, service: Option<Arc<Service>>) {
         let before = set(&mut self.state.services, name.clone(), service.clone());
         if before != service {
-            self.services.changed(name, before.as_deref(), service.as_deref());
+            self.services.changed(name, before.as_deref(), service.as_ref());
         }
     }
 
@@ -101,31 +106,57 @@ impl Compiler {
         }
     }
 
-    /// Takes over all nodes, services and slices of `state`. One pointer comparison for each that is the very
-    /// same as before. Of a node that bridges segments, those instead.
-    pub fn follow(&mut self, state: &ClusterState) {
+    /// Takes over what has changed. Of a node that bridges segments, those alone are compiled.
+    pub fn apply(&mut self, difference: Difference) {
         if self.settings.is_bridge() {
-            return self.state.segments.clone_from(&state.segments);
+            return self.state.apply(difference);
         }
-        for (name, node) in differences(&self.state.nodes, &state.nodes) {
+        let Difference { nodes, services, endpoint_slices, service_cidrs, net_conf, segments } = difference;
+        for (name, node) in nodes {
             self.set_node(&name, node);
         }
-        for (name, service) in differences(&self.state.services, &state.services) {
+        for (name, service) in services {
             self.set_service(&name, service);
         }
-        for (name, slice) in differences(&self.state.endpoint_slices, &state.endpoint_slices) {
+        for (name, slice) in endpoint_slices {
             self.set_endpoint_slice(&name, slice);
         }
+        self.state.apply(Difference { service_cidrs, net_conf, segments, ..Difference::default() });
+    }
+
+    /// Takes over all of `state`. One pointer comparison for each object that is the very same as before.
+    pub fn follow(&mut self, state: &ClusterState) {
+        if self.settings.is_bridge() || self.state != ClusterState::default() {
+            return self.apply(Difference::between(&self.state, state));
+        }
+        self.services.reserve(state.services.len());
+        for (name, node) in &state.nodes {
+            self.peers.changed(name, None, Some(node.as_ref()));
+            self.services.node_changed(name, None, Some(node.as_ref()));
+        }
+        for (name, service) in &state.services {
+            self.services.changed(name, None, Some(service));
+        }
+        for (name, slice) in &state.endpoint_slices {
+            self.services.slice_changed(name, None, Some(Arc::clone(slice)));
+        }
+        self.state.clone_from(state);
+    }
+
+    /// The cluster as it was given.
+    pub fn state(&self) -> &ClusterState {
+        &self.state
     }
 
     /// Compiles what changed since the update before.
     pub fn update(&mut self) -> Update {
         self.peers.compile(&self.state, &self.settings, &self.own_routes, &mut self.draft);
-        self.services.compile(&self.state, &self.settings, &mut self.draft);
+        self.services.compile(&self.settings, &mut self.draft);
         let mut problems = self.compile_segments();
         problems.extend(self.peers.problems());
         problems.extend(self.services.problems());
-        Update { draft: self.draft.finish(), problems }
+        let health_checks = self.services.health_checks().clone();
+        Update { draft: self.draft.finish(), problems, health_checks }
     }
 
     /// All of them again: they are few, and no cached flow depends on them.
@@ -134,14 +165,6 @@ impl Compiler {
         let (table, problems) = segments::compile(&self.state.segments, &self.settings, &before);
         self.draft.set_segments(table);
         problems
-    }
-}
-
-/// Puts an object in its place and returns the one before.
-fn set<K: Ord, V>(objects: &mut BTreeMap<K, Arc<V>>, name: K, object: Option<Arc<V>>) -> Option<Arc<V>> {
-    match object {
-        Some(object) => objects.insert(name, object),
-        None => objects.remove(&name),
     }
 }
 

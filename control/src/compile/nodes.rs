@@ -3,9 +3,11 @@
 //! Per family of a peer: neighbor podCIDR.base to VtepMAC, FDB VtepMAC to public IP and port, route podCIDR via
 //! podCIDR.base.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
 use windlass_dataplane::tables::{Draft, NextHop, RemoteVtep, RouteTable};
@@ -15,6 +17,12 @@ use super::claims::Claims;
 use crate::cluster::{Announcement, ClusterState, Node, Problem};
 use crate::node::NodeSettings;
 
+/// The name of a node.
+type Name = Arc<str>;
+
+/// Age, then name: of those who want the same, the first in this order has it.
+type Rank = (Option<i64>, Name);
+
 /// The peers as they were compiled last, and what is to be compiled again.
 ///
 /// Of two nodes that want overlapping podCIDRs or one VtepMAC the older has it, and one that gets nothing does not
@@ -22,20 +30,14 @@ use crate::node::NodeSettings;
 /// node; all of these are withdrawn and decided again, in the order of their age. Nobody else is concerned.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peers {
-    macs: Claims<Mac, String>,
-    pod_cidrs: JointPrefixMap<IpNet, BTreeSet<String>>,
+    macs: Claims<Mac, Name>,
+    pod_cidrs: JointPrefixMap<IpNet, Vec<Name>>,
     holders: Holders,
-    outcomes: BTreeMap<String, Outcome>,
-    pending: BTreeSet<String>,
-}
-
-/// What came of one node.
-#[derive(Clone, Debug, Default)]
-struct Outcome {
-    created_at: Option<i64>,
-    /// What it has in the tables.
-    families: Vec<Reachable>,
-    problems: Vec<Problem>,
+    /// What each peer has in the tables.
+    reachable: HashMap<Name, Vec<Reachable>>,
+    /// What was left out of nodes, by those of which something was.
+    problems: BTreeMap<Rank, Vec<Problem>>,
+    pending: HashSet<Name>,
 }
 
 /// One family of a peer that can be reached.
@@ -49,15 +51,18 @@ struct Reachable {
 impl Peers {
     /// Notes that a node has changed.
     pub(super) fn changed(&mut self, name: &str, before: Option<&Node>, after: Option<&Node>) {
-        self.pending.insert(name.to_owned());
+        let name = Name::from(name);
+        self.pending.insert(name.clone());
         if let Some(node) = before {
-            self.pending.extend(self.rivals(node));
+            let rivals: Vec<_> = self.rivals(node).cloned().collect();
+            self.pending.extend(rivals);
+            self.problems.remove(&(node.created_at, name.clone()));
             for mac in announced_macs(node) {
-                self.macs.remove(&mac, &name.to_owned());
+                self.macs.remove(&mac, &name);
             }
             for cidr in &node.pod_cidrs {
                 if let Some(names) = self.pod_cidrs.get_mut(cidr) {
-                    names.remove(name);
+                    names.retain(|known| *known != name);
                     if names.is_empty() {
                         self.pod_cidrs.remove(cidr);
                     }
@@ -66,45 +71,52 @@ impl Peers {
         }
         if let Some(node) = after {
             for mac in announced_macs(node) {
-                self.macs.add(mac, name.to_owned());
+                self.macs.add(mac, name.clone());
             }
             for cidr in &node.pod_cidrs {
-                self.pod_cidrs.entry(*cidr).or_default().insert(name.to_owned());
+                self.pod_cidrs.entry(*cidr).or_default().push(name.clone());
             }
         }
     }
 
     /// Notes that these nodes are to be compiled again.
     pub(super) fn reconsider<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
-        self.pending.extend(names.cloned());
+        self.pending.extend(names.map(|name| Name::from(name.as_str())));
     }
 
     /// The names of all nodes that want something of what `node` wants, its own among them.
-    fn rivals(&self, node: &Node) -> Vec<String> {
-        let mut rivals: Vec<_> = announced_macs(node).flat_map(|mac| self.macs.of(&mac)).cloned().collect();
-        for cidr in &node.pod_cidrs {
+    fn rivals<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = &'a Name> {
+        let with_a_mac = announced_macs(node).flat_map(|mac| self.macs.of(&mac));
+        let with_a_range = node.pod_cidrs.iter().flat_map(|cidr| {
             let wider = self.pod_cidrs.cover_values(cidr);
             let narrower = self.pod_cidrs.children(cidr).map(|(_, names)| names);
-            rivals.extend(wider.chain(narrower).flatten().cloned());
-        }
-        rivals
+            wider.chain(narrower).flatten()
+        });
+        with_a_mac.chain(with_a_range)
     }
 
-    /// The names of all nodes that the pending ones bear on.
-    fn affected(&mut self, state: &ClusterState) -> BTreeSet<String> {
+    /// The names of all nodes that the pending ones bear on, and the nodes that are there.
+    fn affected<'a>(&mut self, state: &'a ClusterState) -> Vec<(Name, Option<&'a Node>)> {
         let mut found = std::mem::take(&mut self.pending);
         let mut unseen: Vec<_> = found.iter().cloned().collect();
+        let mut affected = Vec::with_capacity(unseen.len());
         while let Some(name) = unseen.pop() {
-            let rivals = state.nodes.get(&name).map(|node| self.rivals(node)).unwrap_or_default();
-            unseen.extend(rivals.into_iter().filter(|rival| found.insert(rival.clone())));
+            let node = state.nodes.get(&*name).map(Arc::as_ref);
+            for rival in node.into_iter().flat_map(|node| self.rivals(node)) {
+                if !found.contains(rival) {
+                    found.insert(rival.clone());
+                    unseen.push(rival.clone());
+                }
+            }
+            affected.push((name, node));
         }
-        found
+        affected
     }
 
     /// Takes what our own node has out of the peers' reach.
     pub(super) fn hold_own(&mut self, settings: &NodeSettings) {
         for cidr in &settings.pod_cidrs {
-            self.holders.hold(*cidr, &settings.node);
+            self.holders.hold(*cidr, settings.node.as_str().into());
         }
     }
 
@@ -115,20 +127,21 @@ impl Peers {
         own_routes: &RouteTable,
         draft: &mut Draft,
     ) {
-        while let Some((_, outcome)) = self.outcomes.pop_first() {
-            self.withdraw(outcome, settings, own_routes, draft);
+        for (_, families) in std::mem::take(&mut self.reachable) {
+            self.withdraw(families, settings, own_routes, draft);
         }
+        self.problems.clear();
         self.holders = Holders::default();
     }
 
     fn withdraw(
         &mut self,
-        outcome: Outcome,
+        families: Vec<Reachable>,
         settings: &NodeSettings,
         own_routes: &RouteTable,
         draft: &mut Draft,
     ) {
-        for family in outcome.families {
+        for family in families {
             self.holders.release(family.pod_cidr);
             draft.remove_neighbor(settings.vni, family.pod_cidr.network());
             draft.remove_vtep(settings.vni, family.mac);
@@ -148,54 +161,65 @@ impl Peers {
         draft: &mut Draft,
     ) {
         let affected = self.affected(state);
-        for name in &affected {
-            if let Some(outcome) = self.outcomes.remove(name) {
-                self.withdraw(outcome, settings, own_routes, draft);
+        for (name, _) in &affected {
+            if let Some(families) = self.reachable.remove(name) {
+                self.withdraw(families, settings, own_routes, draft);
             }
         }
-        let peers = affected.iter().filter(|name| **name != settings.node);
-        let mut nodes: Vec<_> = peers.filter_map(|name| state.nodes.get_key_value(name)).collect();
-        nodes.sort_by_key(|(name, node)| (node.created_at, *name));
-        for (name, node) in nodes {
-            let outcome = self.node(settings, name, node, draft);
-            self.outcomes.insert(name.clone(), outcome);
+        let peers = affected.into_iter().filter(|(name, _)| **name != *settings.node);
+        let mut nodes: Vec<(Rank, &Node)> =
+            peers.filter_map(|(name, node)| node.map(|node| ((node.created_at, name), node))).collect();
+        nodes.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        for (rank, node) in nodes {
+            let (families, problems) = self.node(settings, &rank.1, node, draft);
+            if !families.is_empty() {
+                self.reachable.insert(rank.1.clone(), families);
+            }
+            match problems.is_empty() {
+                true => drop(self.problems.remove(&rank)),
+                false => drop(self.problems.insert(rank, problems)),
+            }
         }
     }
 
-    fn node(&mut self, settings: &NodeSettings, name: &str, node: &Node, draft: &mut Draft) -> Outcome {
-        let mut outcome = Outcome { created_at: node.created_at, ..Outcome::default() };
-        let mut refuse = |text| outcome.problems.push(Problem::new(format!("Node {name}"), text));
+    /// Puts into the tables of a node what can be reached, and tells what cannot.
+    fn node(
+        &mut self,
+        settings: &NodeSettings,
+        name: &Name,
+        node: &Node,
+        draft: &mut Draft,
+    ) -> (Vec<Reachable>, Vec<Problem>) {
+        let (mut families, mut problems) = (Vec::new(), Vec::new());
+        let mut refuse = |text| problems.push(Problem::new(format!("Node {name}"), text));
         if let Some(reason) = unusable(node) {
             refuse(format!("{reason}; it is skipped until that changes"));
-            return outcome;
+            return (families, problems);
         }
         for cidr in &node.pod_cidrs {
             match self.family(settings, name, node, *cidr, draft) {
-                Ok(family) => outcome.families.push(family),
+                Ok(family) => families.push(family),
                 Err(reason) => refuse(format!("podCIDR {cidr} is not reachable: {reason}")),
             }
         }
-        for family in &outcome.families {
+        for family in &families {
             let gateway = family.pod_cidr.network();
-            self.holders.hold(family.pod_cidr, name);
+            self.holders.hold(family.pod_cidr, name.clone());
             draft.insert_neighbor(settings.vni, gateway, family.mac);
             draft.insert_route(family.pod_cidr, NextHop::Remote { vni: settings.vni, gateway });
             if draft.tables().fdb.lookup(settings.vni, family.mac).is_none() {
-                let mut vtep = RemoteVtep::new(name, SocketAddr::new(family.addr, settings.port));
-                vtep.prefixes = outcome.families.iter().map(|family| family.pod_cidr).collect();
+                let mut vtep = RemoteVtep::new(&**name, SocketAddr::new(family.addr, settings.port));
+                vtep.prefixes = families.iter().map(|family| family.pod_cidr).collect();
                 vtep.addresses = node.internal_ips.iter().chain(&node.external_ips).copied().collect();
                 draft.insert_vtep(settings.vni, family.mac, vtep);
             }
         }
-        outcome
+        (families, problems)
     }
 
     /// What was left out of all nodes, the oldest first.
     pub(super) fn problems(&self) -> Vec<Problem> {
-        let mut outcomes: Vec<_> =
-            self.outcomes.iter().filter(|(_, outcome)| !outcome.problems.is_empty()).collect();
-        outcomes.sort_by_key(|(name, outcome)| (outcome.created_at, *name));
-        outcomes.into_iter().flat_map(|(_, outcome)| &outcome.problems).cloned().collect()
+        self.problems.values().flatten().cloned().collect()
     }
 
     fn family(
@@ -208,7 +232,10 @@ impl Peers {
     ) -> Result<Reachable, String> {
         let ipv6 = pod_cidr.addr().is_ipv6();
         if let Some(holder) = self.holders.overlapping(pod_cidr) {
-            return Err(format!("node {holder} has it, or a part of it, and keeps it"));
+            return Err(format!(
+                "node {holder} has it, or a part of it, and keeps it; {}",
+                remedy_of_twins(name, holder)
+            ));
         }
         if !settings.cluster_cidrs.iter().any(|cluster| cluster.contains(&pod_cidr)) {
             return Err("it is outside the cluster CIDR".to_owned());
@@ -285,13 +312,20 @@ fn underlay_addr(settings: &NodeSettings, node: &Node, ipv6: bool) -> Result<IpA
     Ok(addr)
 }
 
+/// What to do about two nodes of which only one can have a podCIDR.
+pub(crate) fn remedy_of_twins(younger: &str, older: &str) -> String {
+    format!(
+        "kubectl delete node {younger} (or {older}, if that one is wrong), and let it join again for a podCIDR of its own"
+    )
+}
+
 /// Who has which podCIDR: of two nodes with one, the older keeps it (F11). Held ranges never overlap.
 #[derive(Clone, Debug, Default)]
-struct Holders(BTreeMap<IpAddr, (IpNet, String)>);
+struct Holders(BTreeMap<IpAddr, (IpNet, Name)>);
 
 impl Holders {
-    fn hold(&mut self, cidr: IpNet, node: &str) {
-        self.0.insert(cidr.network(), (cidr, node.to_owned()));
+    fn hold(&mut self, cidr: IpNet, node: Name) {
+        self.0.insert(cidr.network(), (cidr, node));
     }
 
     fn release(&mut self, cidr: IpNet) {

@@ -350,14 +350,18 @@ fn an_endpoint_inside_the_service_cidr_would_loop_and_is_refused() {
     assert_eq!(backends(service(&compiled, "10.106.228.152", 80, Protocol::TCP)), ["10.244.2.7:8080"]);
 }
 
+fn routed(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
+    HostSide::new(settings, &tables.services).prefixes()
+}
+
 #[test]
 fn vips_outside_the_service_cidrs_get_their_own_route() {
     let mut settings = settings();
     let tables = compile(&example(), &settings).tables;
-    assert_eq!(overlay_prefixes(&settings, &tables), [net("10.96.0.0/12"), net("10.244.0.0/16")]);
+    assert_eq!(routed(&settings, &tables), [net("10.96.0.0/12"), net("10.244.0.0/16")]);
     settings.service_cidrs = vec![net("10.96.0.0/24")];
     assert_eq!(
-        overlay_prefixes(&settings, &tables),
+        routed(&settings, &tables),
         ["10.96.0.0/24", "10.106.0.99/32", "10.106.228.152/32", "10.244.0.0/16"].map(net)
     );
 }
@@ -369,7 +373,47 @@ fn own_pods_are_never_routed_into_the_device() {
     settings.cluster_cidrs = vec![net("10.244.0.0/24"), net("10.244.2.0/24")];
     let tables = compile(&example(), &settings).tables;
     assert_eq!(settings.pod_cidrs, [net("10.244.0.0/24")]);
-    assert_eq!(overlay_prefixes(&settings, &tables), [net("10.96.0.0/12"), net("10.244.2.0/24")]);
+    assert_eq!(routed(&settings, &tables), [net("10.96.0.0/12"), net("10.244.2.0/24")]);
+}
+
+#[test]
+fn a_service_of_a_thousand_ports_and_a_slice_of_a_thousand_addresses_compile() {
+    let compiled = edited(|state| {
+        let port = web(state).ports[0].clone();
+        let numbered = |number: u16| crate::cluster::ServicePort { name: format!("p{number}"), port: number, ..port.clone() };
+        web(state).ports = (1..=1_000).map(numbered).collect();
+        let slice = web_slice(state);
+        slice.ports[0].name = "p1000".into();
+        let endpoint = slice.endpoints[0].clone();
+        let addr = |number: u32| IpAddr::from((0x0af4_0200 + number).to_be_bytes());
+        slice.endpoints = (0..1_000).map(|number| Endpoint { addr: addr(number), ..endpoint.clone() }).collect();
+    });
+    assert_eq!(compiled.problems, Vec::new());
+    let backends_of = |port| service(&compiled, "10.106.228.152", port, Protocol::TCP).backends.len();
+    assert_eq!((backends_of(1_000), backends_of(1)), (1_000, 0));
+}
+
+#[test]
+fn f12_a_node_that_joins_again_with_another_pod_cidr_is_replaced_whole() {
+    let mut state = example();
+    let mut compiler = Compiler::new(settings());
+    compiler.follow(&state);
+    compiler.update();
+    let known = state.nodes.remove("node-b").unwrap();
+    compiler.follow(&state);
+    let without = compiler.update().draft.tables().clone();
+    assert_eq!((without.fdb.len(), without.neighbors.iter().count()), (0, 0));
+    let mut rejoined = Node::clone(&known);
+    rejoined.uid = Some("another".into());
+    rejoined.pod_cidrs = vec![net("10.244.7.0/24")];
+    state.nodes.insert("node-b".into(), rejoined.into());
+    compiler.follow(&state);
+    let update = compiler.update();
+    let tables = update.draft.tables();
+    let remote = |addr: &str| matches!(tables.routes.lookup(ip(addr)), Some((_, NextHop::Remote { .. })));
+    assert!(remote("10.244.7.9") && !remote("10.244.2.9"));
+    assert_eq!(tables.fdb.iter().next().unwrap().2.prefixes, [net("10.244.7.0/24")]);
+    assert_eq!(update.draft.tables(), &compile(&state, &settings()).tables);
 }
 
 #[test]
@@ -384,7 +428,7 @@ fn ten_thousand_services_with_a_hundred_thousand_endpoints_compile() {
             ..slice.endpoints[0].clone()
         });
         let slice = EndpointSlice {
-            service: Some(name.name.clone()),
+            service: Some(name.name.to_string()),
             endpoints: endpoints.collect(),
             ..slice.clone()
         };

@@ -57,7 +57,7 @@ impl<'a> Index<'a> {
         }
         for (name, slice) in &state.endpoint_slices {
             if let Some(service) = &slice.service {
-                let key = (name.namespace.as_str(), service.as_str());
+                let key = (&*name.namespace, service.as_str());
                 index.slices.entry(key).or_default().push((name, slice));
             }
         }
@@ -105,7 +105,7 @@ pub fn backends(
     }
     let found = index.port(service);
     if let Some((name, _, port)) = found {
-        let key = (name.namespace.as_str(), name.name.as_str());
+        let key = (&*name.namespace, &*name.name);
         for (_, slice) in index.slices.get(&key).map_or(&[][..], Vec::as_slice) {
             add(&mut known, slice, port, service.vip);
         }

@@ -58,7 +58,7 @@ fn endpoint_of<'a>(
     slice: &str,
     index: usize,
 ) -> &'a mut crate::cluster::Endpoint {
-    let (_, slice) = state.endpoint_slices.iter_mut().find(|(name, _)| name.name == slice).unwrap();
+    let (_, slice) = state.endpoint_slices.iter_mut().find(|(name, _)| *name.name == *slice).unwrap();
     &mut Arc::make_mut(slice).endpoints[index]
 }
 

@@ -70,24 +70,23 @@ impl OwnNode {
         Self { name: name.to_owned(), vteps, last: node.clone() }
     }
 
-    /// Makes `state` say of our node what we have registered: without it nothing else of the cluster could be
-    /// followed. Tells what others have made of it.
-    pub fn impose(&mut self, state: &mut ClusterState, vni: Vni) -> Drift {
+    /// Our node as the cluster has it, made to say what we have registered: without it nothing else of the cluster
+    /// could be followed. Tells what others have made of it.
+    pub fn imposed(&mut self, found: Option<&Node>, vni: Vni) -> (Node, Drift) {
         let mut drift = Drift::default();
         let subject = format!("Node {}", self.name);
         let mut say = |text: &str| drift.problems.push(Problem::new(&subject, text));
-        let mut node = match state.nodes.get(&self.name) {
+        let mut node = match found {
             None => {
                 say(IS_GONE);
                 self.last.clone()
             }
             Some(node) if node.pod_cidrs.is_empty() => {
                 say(HAS_NO_POD_CIDR);
-                Node { pod_cidrs: self.last.pod_cidrs.clone(), ..Node::clone(node) }
+                Node { pod_cidrs: self.last.pod_cidrs.clone(), ..node.clone() }
             }
-            Some(node) => Node::clone(node),
+            Some(node) => node.clone(),
         };
-        let is_there = state.nodes.contains_key(&self.name);
         let ours =
             |mac: Option<Mac>| mac.map_or(Announcement::Missing, |mac| Announcement::Ready { vni, mac });
         let flannel = &mut node.flannel;
@@ -95,12 +94,18 @@ impl OwnNode {
         let differs = |announced: &Announcement, ours: &Announcement| {
             *ours != Announcement::Missing && announced != ours
         };
-        if is_there && (differs(&flannel.vtep_v4, &vtep_v4) || differs(&flannel.vtep_v6, &vtep_v6)) {
+        if found.is_some() && (differs(&flannel.vtep_v4, &vtep_v4) || differs(&flannel.vtep_v6, &vtep_v6)) {
             drift.is_to_be_written = true;
         }
         (flannel.vtep_v4, flannel.vtep_v6) = (vtep_v4, vtep_v6);
         flannel.backend_type = Some("vxlan".to_owned());
         self.last = node.clone();
+        (node, drift)
+    }
+
+    /// The same in a whole cluster.
+    pub fn impose(&mut self, state: &mut ClusterState, vni: Vni) -> Drift {
+        let (node, drift) = self.imposed(state.nodes.get(&self.name).map(AsRef::as_ref), vni);
         state.nodes.insert(self.name.clone(), node.into());
         drift
     }

@@ -39,11 +39,12 @@ use self::failure::Request;
 use self::follow::{Event, Followed, Listener};
 use self::kind::FLANNEL_CONFIG;
 use self::mirror::{Mirror, Mirrored};
-use super::{Changes, Cluster, MAX_TRIGGERS};
+use super::{Changed, Changes, Cluster, MAX_TRIGGERS};
 use crate::cluster::Problem;
 
-/// How long changes are gathered before they are told: a rollout changes many objects at once.
-const GATHERED_FOR: Duration = Duration::from_millis(10);
+/// How long changes are gathered after others were told: a rollout changes many objects at once. The first is told at
+/// once.
+const GATHERED_FOR: Duration = Duration::from_millis(4);
 
 /// How often somebody who waits is asked whether to go on.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -216,13 +217,16 @@ impl ApiSource {
     /// known.
     pub fn take(&self) -> Option<Cluster> {
         let mut known = self.shared.lock();
-        if !known.missing().is_empty() || !std::mem::take(&mut known.is_fresh) {
-            return None;
-        }
-        let mut problems = known.mirror.problems();
-        problems.extend(known.withheld());
-        let changes = std::mem::take(&mut known.changes);
+        let (problems, changes) = known.take_news()?;
         Some(Cluster { state: known.mirror.state(), problems, changes })
+    }
+
+    /// What has become of the cluster since it was last taken, whole or in this way, if anything has and all of it is
+    /// known. Costs what changed.
+    pub fn take_changed(&self) -> Option<Changed> {
+        let mut known = self.shared.lock();
+        let (problems, changes) = known.take_news()?;
+        Some(Changed { difference: known.mirror.difference(), problems, changes })
     }
 }
 
@@ -238,6 +242,16 @@ impl Drop for ApiSource {
 }
 
 impl Known {
+    /// What cannot be used and what has come, if there is news of all kinds that are to be had.
+    fn take_news(&mut self) -> Option<(Vec<Problem>, Changes)> {
+        if !self.missing().is_empty() || !std::mem::take(&mut self.is_fresh) {
+            return None;
+        }
+        let mut problems = self.mirror.problems();
+        problems.extend(self.withheld());
+        Some((problems, std::mem::take(&mut self.changes)))
+    }
+
     fn missing(&self) -> Vec<Kind> {
         self.kinds.iter().filter(|(_, progress)| !progress.is_settled).map(|(kind, _)| *kind).collect()
     }
@@ -305,8 +319,8 @@ async fn follow_all(client: Client, shared: Arc<Shared>) {
 async fn gather(shared: &Shared) {
     loop {
         shared.changed.notified().await;
-        tokio::time::sleep(GATHERED_FOR).await;
         shared.gathered.notify_one();
+        tokio::time::sleep(GATHERED_FOR).await;
     }
 }
 

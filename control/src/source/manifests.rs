@@ -209,10 +209,10 @@ impl Loaded {
     fn add(&mut self, name: &ObjectName, content: Content) -> Result<(), String> {
         let state = &mut self.state;
         match content {
-            Content::Node(node) => add(&mut state.nodes, &name.name, node),
+            Content::Node(node) => add(&mut state.nodes, &name.name.to_string(), node),
             Content::Service(service) => add(&mut state.services, name, service),
             Content::EndpointSlice(slice) => add(&mut state.endpoint_slices, name, slice),
-            Content::ServiceCidr(cidrs) => add(&mut state.service_cidrs, &name.name, cidrs),
+            Content::ServiceCidr(cidrs) => add(&mut state.service_cidrs, &name.name.to_string(), cidrs),
             Content::NetConf(_) if state.net_conf != NetConfState::Absent => {
                 Err("another kube-flannel-cfg was read before".to_owned())
             }
@@ -243,7 +243,7 @@ fn add<K: Ord + Clone, V>(objects: &mut BTreeMap<K, V>, name: &K, object: V) -> 
 /// `cluster.yaml:7: Service default/web`.
 fn subject(file: &str, line: u64, object: &Object) -> String {
     let kind = if object.kind.is_empty() { "object" } else { &object.kind };
-    let name = match (object.name.namespace.as_str(), object.name.name.as_str()) {
+    let name = match (&*object.name.namespace, &*object.name.name) {
         (_, "") => String::new(),
         ("", name) => format!(" {name}"),
         (namespace, name) => format!(" {namespace}/{name}"),

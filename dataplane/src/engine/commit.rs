@@ -45,9 +45,9 @@ pub fn commit(
                 InsertError::Exists | InsertError::ReplyTaken => NotCommitted::DecideAgain,
                 InsertError::Full => NotCommitted::Drop(DropReason::ConnectionTableFull),
             })?;
-            if let Some(timeout) = affinity {
-                let (client, vip) = (connection.original.src, connection.vip);
-                connections.remember_affinity(client, vip, connection.backend(), *timeout, now, worker);
+            if let Some((stays_at, lasts)) = affinity {
+                let client = connection.original.src;
+                connections.remember_affinity(client, *stays_at, connection.backend(), *lasts, now, worker);
             }
         }
     }

@@ -77,8 +77,9 @@ pub enum Tracked {
     No,
     /// Part of a known connection.
     Known(Arc<Connection>, FlowDirection),
-    /// Opens one.
-    New(Arc<Connection>, Option<Duration>),
+    /// Opens one. Where the client is to stay with its backend: by which address that is remembered, and for how
+    /// long.
+    New(Arc<Connection>, Option<(Vip, Duration)>),
 }
 
 impl Decision<'_> {
@@ -322,7 +323,7 @@ impl<'t, O: Observer> Decider<'t, '_, O> {
     fn choose(&mut self, service: &Service) -> Result<SocketAddr, Stop> {
         let flow = &self.packet.flow;
         if service.affinity.is_some()
-            && let Some(backend) = self.connections.affinity(flow.src, service.vip, self.now)
+            && let Some(backend) = self.connections.affinity(flow.src, service.stays_at, self.now)
             && service.backends.binary_search(&backend).is_ok()
         {
             self.observer.observe(Step::Affinity(backend));
@@ -346,7 +347,7 @@ impl<'t, O: Observer> Decider<'t, '_, O> {
         let reply = self.free_reply(backend, source)?;
         let connection = Arc::new(Connection::new(self.packet.flow, reply, self.now));
         let to = connection.translated(FlowDirection::Original);
-        self.tracked = Tracked::New(connection, service.affinity);
+        self.tracked = Tracked::New(connection, service.affinity.map(|lasts| (service.stays_at, lasts)));
         self.forward(Some(to), next_hop)
     }
 

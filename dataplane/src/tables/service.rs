@@ -61,6 +61,9 @@ pub struct Service {
     pub draining: Vec<SocketAddr>,
     /// ClientIP affinity and how long it lasts.
     pub affinity: Option<Duration>,
+    /// By which address clients' stays are remembered: one for all addresses of the port, so that a client stays
+    /// whichever of them it comes by.
+    pub stays_at: Vip,
     /// What to do without backends.
     pub when_empty: WhenEmpty,
     /// What kind of address it has.
@@ -83,6 +86,7 @@ impl Service {
             backends: Vec::new(),
             draining: Vec::new(),
             affinity: None,
+            stays_at: vip,
             when_empty: WhenEmpty::Reject,
             kind: VipKind::ClusterIp,
             client_address: ClientAddress::WhereRepliesReturn,
@@ -131,6 +135,7 @@ impl PartialEq for Service {
             && self.backends == other.backends
             && self.draining == other.draining
             && self.affinity == other.affinity
+            && self.stays_at == other.stays_at
             && self.when_empty == other.when_empty
             && self.kind == other.kind
             && self.client_address == other.client_address

@@ -212,7 +212,7 @@ impl Backed {
     /// Its EndpointSlices, one per family.
     pub fn slices(&self) -> [(ObjectName, EndpointSlice); 2] {
         [(0, "v4"), (1, "v6")].map(|(family, suffix)| {
-            let name = ObjectName::new(&self.name.namespace, format!("{}-{suffix}", self.name.name));
+            let name = self.name.beside(&format!("{}-{suffix}", self.name.name));
             let port = |name: &str, protocol, port| EndpointPort { name: name.to_owned(), protocol, port };
             let endpoint = |member: &Member| Endpoint {
                 addr: member.addresses[family],
@@ -223,7 +223,7 @@ impl Backed {
                 hints: None,
             };
             let slice = EndpointSlice {
-                service: Some(self.name.name.clone()),
+                service: Some(self.name.name.to_string()),
                 ipv6: family == 1,
                 ports: vec![port("tcp", Protocol::TCP, TCP_PORT), port("udp", Protocol::UDP, UDP_PORT)],
                 endpoints: self.members.iter().map(endpoint).collect(),

@@ -70,7 +70,7 @@ impl View {
             Update::Slice(name, _) => {
                 let Some(slice) = self.state.endpoint_slices.get(name) else { return };
                 if let Some(service) = &slice.service {
-                    let service = ObjectName::new(&name.namespace, service);
+                    let service = name.beside(service);
                     objects(self.slices_of.entry(service).or_default(), name);
                 }
             }

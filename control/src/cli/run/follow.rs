@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use windlass_control::cluster::{ClusterState, Difference};
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
+use windlass_control::node::NodeSettings;
 use windlass_control::snapshot;
-use windlass_control::source::Cluster;
+use windlass_control::source::{Changed, Cluster};
 use windlass_control::source::kube::{Kind, SourceError};
 
 use super::join::Membership;
@@ -79,18 +81,24 @@ impl<'a> Followed<'a> {
         }
     }
 
-    /// The cluster, if it has changed. What of it cannot be read any more is as it was `before`.
-    pub(super) fn changed(&mut self, before: &Origin) -> anyhow::Result<Option<Cluster>> {
+    /// What has become of the cluster since it was `before`, for a node that runs with `settings`. What cannot be read
+    /// any more is as it was.
+    pub(super) fn changed(
+        &mut self,
+        before: &ClusterState,
+        settings: &NodeSettings,
+    ) -> anyhow::Result<Option<Changed>> {
         match self {
             Self::Manifests(files) => {
                 if !files.have_changed() {
                     return Ok(None);
                 }
                 let mut loaded = files.load()?;
-                loaded.keep_last_good(&before.state);
-                Ok(Some(Cluster { state: loaded.state, problems: loaded.problems, ..Cluster::default() }))
+                loaded.keep_last_good(before);
+                let difference = Difference::between(before, &loaded.state);
+                Ok(Some(Changed { difference, problems: loaded.problems, ..Changed::default() }))
             }
-            Self::Api(member) => Ok(member.changed(&before.settings)),
+            Self::Api(member) => Ok(member.changed(before, settings)),
         }
     }
 }

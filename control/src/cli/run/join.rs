@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use windlass_control::cluster::{ClusterState, Node};
+use windlass_control::cluster::{ClusterState, Difference, Node, Problem};
 use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
 use windlass_control::registration::{self, Drift, Kept, OwnNode, Owner, Vteps, subnet_env};
-use windlass_control::source::Cluster;
+use windlass_control::source::{Changed, Cluster};
 use windlass_control::source::kube::{ApiSource, Kind, SourceError};
 use windlass_control::system;
 
@@ -30,6 +30,10 @@ pub(super) struct Membership<'a> {
     /// Whose the memory was that this node started by, until the cluster says who we are.
     remembered: Option<Owner>,
     is_ours: bool,
+    /// Whether what was told so far is what the API server said, and no memory.
+    is_followed: bool,
+    /// What others have made of our Node.
+    drift: Vec<Problem>,
     /// When our annotations were last written, and those that others have undone since.
     written_at: Instant,
     undone: Option<Value>,
@@ -49,7 +53,17 @@ impl<'a> Membership<'a> {
         let owner = Owner::of(&config.node, &own_object(config, &cluster.state));
         let own = own_node(config, &mut cluster.state);
         let remembered = is_remembered.then_some(owner);
-        Ok(Self { config, source, own, remembered, is_ours: true, written_at: Instant::now(), undone: None })
+        Ok(Self {
+            config,
+            source,
+            own,
+            remembered,
+            is_ours: true,
+            is_followed: !is_remembered,
+            drift: Vec::new(),
+            written_at: Instant::now(),
+            undone: None,
+        })
     }
 
     /// Writes our annotations, so that the other nodes send to us. They know us already where we are remembered.
@@ -70,7 +84,7 @@ impl<'a> Membership<'a> {
         if self.remembered.is_some() {
             return Ok(());
         }
-        let patches = vec![self.annotations_patch(state, settings)];
+        let patches = vec![self.annotations_patch(&own_object(self.config, state), settings)];
         self.source.patch_node(&self.config.node, patches, self.config.wait, go_on)?;
         self.written_at = Instant::now();
         Ok(())
@@ -89,7 +103,8 @@ impl<'a> Membership<'a> {
             }
         }
         let available = registration::network_available_patch(Timestamp::now());
-        let annotations = self.remembered.is_some().then(|| self.annotations_patch(&origin.state, settings));
+        let node = own_object(self.config, &origin.state);
+        let annotations = self.remembered.is_some().then(|| self.annotations_patch(&node, settings));
         let patches = annotations.into_iter().chain([available]).collect();
         self.source.keep_patching_node(&self.config.node, patches);
     }
@@ -104,26 +119,40 @@ impl<'a> Membership<'a> {
         self.source.staleness()
     }
 
-    /// The cluster, if it has changed, and in it our Node as we have registered it.
-    pub(super) fn changed(&mut self, settings: &NodeSettings) -> Option<Cluster> {
-        let mut cluster = self.source.take();
-        if let Some(cluster) = &mut cluster {
-            self.recognise(&cluster.state);
-            let Drift { problems, is_to_be_written } = self.own.impose(&mut cluster.state, settings.vni);
-            cluster.problems.extend(problems);
-            self.undone = is_to_be_written.then(|| self.annotations_patch(&cluster.state, settings));
+    /// What has become of the cluster since it was `before`, and in it our Node as we have registered it.
+    pub(super) fn changed(&mut self, before: &ClusterState, settings: &NodeSettings) -> Option<Changed> {
+        let mut changed = self.news(before);
+        if let Some(changed) = &mut changed {
+            if let Some(found) = changed.difference.nodes.get_mut(&self.config.node) {
+                self.recognise(found.as_deref());
+                let (node, Drift { problems, is_to_be_written }) =
+                    self.own.imposed(found.as_deref(), settings.vni);
+                self.undone = is_to_be_written.then(|| self.annotations_patch(&node, settings));
+                self.drift = problems;
+                *found = Some(node.into());
+            }
+            changed.problems.extend(self.drift.iter().cloned());
         }
         if self.written_at.elapsed() >= WRITE_EVERY
             && let Some(annotations) = self.undone.take()
         {
             self.write_again(annotations);
         }
-        cluster
+        changed
+    }
+
+    fn news(&mut self, before: &ClusterState) -> Option<Changed> {
+        if self.is_followed {
+            return self.source.take_changed();
+        }
+        let Cluster { state, problems, changes } = self.source.take()?;
+        self.is_followed = true;
+        Some(Changed { difference: Difference::between(before, &state), problems, changes })
     }
 
     /// Finds out whether the node that we remember is the one that the cluster has.
-    fn recognise(&mut self, state: &ClusterState) {
-        if let Some(node) = state.nodes.get(&self.config.node).filter(|node| !node.pod_cidrs.is_empty())
+    fn recognise(&mut self, found: Option<&Node>) {
+        if let Some(node) = found.filter(|node| !node.pod_cidrs.is_empty())
             && let Some(remembered) = self.remembered.take()
         {
             self.is_ours = remembered == Owner::of(&self.config.node, node);
@@ -141,9 +170,8 @@ impl<'a> Membership<'a> {
         self.written_at = Instant::now();
     }
 
-    fn annotations_patch(&self, state: &ClusterState, settings: &NodeSettings) -> Value {
-        let node = own_object(self.config, state);
-        let annotations = registration::annotations(&self.config.annotation_prefix, &node, settings);
+    fn annotations_patch(&self, node: &Node, settings: &NodeSettings) -> Value {
+        let annotations = registration::annotations(&self.config.annotation_prefix, node, settings);
         registration::annotations_patch(&annotations)
     }
 }

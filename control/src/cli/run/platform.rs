@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ipnet::IpNet;
-use windlass_control::compile::{entrances, overlay_prefixes};
+use windlass_control::compile::HostSide;
 use windlass_control::config::{Config, Dscp};
 use windlass_control::inspect::rows::DeviceRow;
 use windlass_control::node::{HostFacts, NodeSettings};
@@ -64,6 +64,9 @@ pub(super) struct Running {
     workers: Arc<Workers>,
     /// None where segments are bridged: the host's routes and rules have no part in it.
     host: Option<HostState>,
+    side: HostSide,
+    /// Whether the host could not follow when it last had to.
+    host_is_behind: bool,
     pods: Option<PodTuning>,
     pods_seen_at: Instant,
     writer: Writer,
@@ -91,9 +94,9 @@ pub(super) fn start(
     known: Known,
     remembered: Option<&Connections>,
 ) -> anyhow::Result<Running> {
-    let plan = (!settings.is_bridge()).then(|| host_plan(config, settings, tables));
-    let entrances = plan.as_ref().map(|plan| plan.entrances.clone()).unwrap_or_default();
-    if !device::HAS_ENTRANCES && entrances != Entrances::default() {
+    let side = HostSide::new(settings, &tables.services);
+    let plan = (!settings.is_bridge()).then(|| host_plan(config, settings, &side));
+    if !device::HAS_ENTRANCES && *side.entrances() != Entrances::default() {
         tracing::warn!("{NO_ENTRANCES}");
     }
     let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
@@ -137,6 +140,8 @@ pub(super) fn start(
     Ok(Running {
         workers: Arc::new(workers),
         host,
+        side,
+        host_is_behind: false,
         pods,
         pods_seen_at: Instant::now(),
         writer,
@@ -165,10 +170,15 @@ impl Running {
             true => self.workers.connections().purge(|connection| after.strands(connection)),
             false => 0,
         };
-        let host = self.host.as_mut().map_or(Ok(()), |host| {
-            let routes = device_routes(settings, draft.tables());
-            host.change(&routes, &settings.cluster_cidrs, &entrances(settings, draft.tables()))
-        });
+        let has_to_follow = self.side.follow(settings, &before, &after, draft.touched());
+        let host = match self.host.as_mut().filter(|_| has_to_follow || self.host_is_behind) {
+            None => Ok(()),
+            Some(host) => {
+                let routes = device_routes(settings, &self.side);
+                host.change(&routes, &settings.cluster_cidrs, self.side.entrances())
+            }
+        };
+        self.host_is_behind = host.is_err();
         Change { before, after, purged, host }
     }
 
@@ -256,9 +266,9 @@ fn node_port_vips(settings: &NodeSettings) -> Vec<IpAddr> {
 }
 
 /// What the host routes into the device.
-fn device_routes(settings: &NodeSettings, tables: &TableSet) -> Vec<IpNet> {
+fn device_routes(settings: &NodeSettings, side: &HostSide) -> Vec<IpNet> {
     let (ipv4, ipv6) = families(settings);
-    let mut routes = overlay_prefixes(settings, tables);
+    let mut routes = side.prefixes();
     routes.retain(|prefix| if prefix.addr().is_ipv6() { ipv6 } else { ipv4 });
     routes.extend(source_vips(settings).into_iter().map(IpNet::from));
     routes.extend(node_port_vips(settings).into_iter().map(IpNet::from));
@@ -280,19 +290,19 @@ fn pods_fact(config: &Config) -> &'static str {
     }
 }
 
-fn host_plan(config: &Config, settings: &NodeSettings, tables: &TableSet) -> HostPlan {
+fn host_plan(config: &Config, settings: &NodeSettings, side: &HostSide) -> HostPlan {
     let (ipv4, ipv6) = families(settings);
     HostPlan {
         device: config.device.clone(),
         mtu: settings.overlay_mtu,
         txqueuelen: TXQUEUELEN,
         addresses: settings.pod_cidrs.iter().map(|cidr| IpNet::from(cidr.network())).collect(),
-        routes: device_routes(settings, tables),
+        routes: device_routes(settings, side),
         pod_cidrs: settings.pod_cidrs.clone(),
         cluster_cidrs: settings.cluster_cidrs.clone(),
         source_vips: source_vips(settings),
         node_port_vips: node_port_vips(settings),
-        entrances: entrances(settings, tables),
+        entrances: side.entrances().clone(),
         masquerades_pods: config.ip_masq,
         vtep_port: settings.port,
         sysctls: HostPlan::forwarding_sysctls(&config.device, ipv4, ipv6),

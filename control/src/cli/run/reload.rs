@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windlass_control::changes;
-use windlass_control::cluster::Problem;
+use windlass_control::cluster::{Difference, Problem};
 use windlass_control::compile::Compiler;
 use windlass_control::config::Config;
-use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
-use windlass_control::source::Cluster;
+use windlass_control::source::Changed;
 
 use super::follow::Followed;
 use super::inspect::Known;
@@ -33,10 +32,23 @@ pub(super) struct Reload<'a> {
     host: Host,
     followed: Followed<'a>,
     compiler: Compiler,
-    /// The cluster as it was last good, and what the node runs with.
+    /// The cluster as it was last good, and what the node runs with, for everybody else.
     known: Known,
+    /// What of the cluster is not known there yet, since it could not be applied.
+    untold: Difference,
+    settings: NodeSettings,
+    /// What is to be said of this node; `None` until it was looked at.
+    found: Option<Found>,
     said: BTreeSet<String>,
     record: Arc<Record>,
+}
+
+/// What is to be said of this node.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    problems: Vec<Problem>,
+    /// What needs a restart.
+    pinned: Vec<String>,
 }
 
 impl<'a> Reload<'a> {
@@ -48,8 +60,19 @@ impl<'a> Reload<'a> {
         compiler: Compiler,
         known: Known,
     ) -> Self {
-        let said = known.current().problems.iter().map(what_it_says).collect();
-        Self { config, host, followed, compiler, known, said, record: Arc::default() }
+        let origin = known.current();
+        Self {
+            config,
+            host,
+            followed,
+            compiler,
+            known,
+            untold: Difference::default(),
+            settings: origin.settings.clone(),
+            found: None,
+            said: origin.problems.iter().map(what_it_says).collect(),
+            record: Arc::default(),
+        }
     }
 
     /// What metrics show of reloads.
@@ -65,12 +88,11 @@ impl<'a> Reload<'a> {
     /// Applies the cluster if it has changed. To be called every [`LOOK_EVERY`], and when woken.
     pub(super) fn look(&mut self, running: &mut Running) {
         let started = Instant::now();
-        let before = self.known.current();
-        let applied = match self.followed.changed(&before) {
+        let applied = match self.followed.changed(self.compiler.state(), &self.settings) {
             Ok(None) => return self.record.looked(self.followed.staleness()),
-            Ok(Some(mut cluster)) => {
-                let changes = std::mem::take(&mut cluster.changes);
-                self.apply(running, &before, cluster).map(|lines| (lines, changes))
+            Ok(Some(mut changed)) => {
+                let changes = std::mem::take(&mut changed.changes);
+                self.apply(running, changed).map(|lines| (lines, changes))
             }
             Err(error) => Err(error),
         };
@@ -90,27 +112,33 @@ impl<'a> Reload<'a> {
         }
     }
 
-    fn apply(
-        &mut self,
-        running: &mut Running,
-        before: &Origin,
-        mut cluster: Cluster,
-    ) -> anyhow::Result<Vec<String>> {
-        let (wanted, mut problems) = node::resolve(&cluster.state, self.config, &self.host)?;
-        let (settings, pinned) = pin(&before.settings, wanted);
-        cluster.state.keep_unchanged(&before.state);
-        self.compiler.set_settings(&settings);
-        self.compiler.follow(&cluster.state);
+    fn apply(&mut self, running: &mut Running, changed: Changed) -> anyhow::Result<Vec<String>> {
+        let Changed { difference, mut problems, .. } = changed;
+        self.untold.extend(difference.clone());
+        self.compiler.apply(difference);
+        let Found { problems: found, pinned } = self.resolve()?;
         let update = self.compiler.update();
-        problems.splice(0..0, cluster.problems);
+        problems.extend(found);
         problems.extend(update.problems);
-        let change = running.change(&settings, &update.draft);
+        let change = running.change(&self.settings, &update.draft);
         self.say(pinned, &problems, change.host.err());
-        self.known.replace(Origin { state: cluster.state, settings, problems });
+        self.known.advance(std::mem::take(&mut self.untold), &self.settings, problems, update.health_checks);
         if change.purged > 0 {
             tracing::debug!("{} UDP connections of backends that have gone are forgotten", change.purged);
         }
         Ok(changes::lines(&change.before, &change.after, update.draft.touched()))
+    }
+
+    /// Finds our node in the cluster again, if something has changed that bears on it.
+    fn resolve(&mut self) -> anyhow::Result<Found> {
+        if let Some(found) = self.found.as_ref().filter(|_| !self.untold.bears_on_settings()) {
+            return Ok(found.clone());
+        }
+        let (wanted, problems) = node::resolve(self.compiler.state(), self.config, &self.host)?;
+        let (settings, pinned) = pin(&self.settings, wanted);
+        self.compiler.set_settings(&settings);
+        self.settings = settings;
+        Ok(self.found.insert(Found { problems, pinned }).clone())
     }
 
     /// Warns of what was not said after the reload before.

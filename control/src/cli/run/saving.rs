@@ -89,8 +89,8 @@ impl Drop for Saving {
 
 struct Writer {
     subject: Subject,
-    /// The cluster that was written last.
-    written: Option<Arc<Origin>>,
+    /// The revision of the cluster that was written last.
+    written: Option<u64>,
     /// The connections that were written last, and when.
     fingerprint: Option<(u64, Instant)>,
     /// Whether it was said that nothing can be written (G15).
@@ -103,8 +103,10 @@ impl Writer {
     }
 
     fn write(&mut self) {
+        // Asked first: a change in between is written by the next look.
+        let revision = self.subject.known.revision();
         let origin = self.subject.known.current();
-        let written = self.write_cluster(&origin).and_then(|()| self.write_connections(&origin));
+        let written = self.write_cluster(revision, &origin).and_then(|()| self.write_connections(&origin));
         match written {
             Err(error) if !self.has_failed => {
                 tracing::warn!("{error}; forwarding goes on, and the next start remembers less");
@@ -119,11 +121,10 @@ impl Writer {
         }
     }
 
-    fn write_cluster(&mut self, origin: &Arc<Origin>) -> Result<(), SnapshotError> {
-        let is_written = self.written.as_ref().is_some_and(|written| Arc::ptr_eq(written, origin));
-        if self.subject.with_cluster && !is_written {
+    fn write_cluster(&mut self, revision: u64, origin: &Origin) -> Result<(), SnapshotError> {
+        if self.subject.with_cluster && self.written != Some(revision) {
             snapshot::write_cluster(&self.subject.folder, &self.subject.node, &origin.state)?;
-            self.written = Some(Arc::clone(origin));
+            self.written = Some(revision);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use windlass_dataplane::wire::vxlan::Vni;
 
 use super::*;
 use crate::cluster::{Announcement, Endpoint, EndpointPort, Exposure, Flannel, SCTP, ServicePort};
-use crate::compile::compile;
+use crate::compile::{HostSide, compile};
 use crate::node::UnderlayChoice;
 use crate::source::manifests;
 
@@ -76,7 +76,7 @@ fn settings() -> NodeSettings {
         overlay_mtu: 1450,
         // The second one is inside a podCIDR that a peer may have.
         addresses: ips(&["192.168.1.40", "10.244.3.7"]),
-        node_port_addrs: Vec::new(),
+        node_port_addrs: ips(&["192.168.1.40"]),
         zone: None,
         segments: Vec::new(),
     }
@@ -225,6 +225,7 @@ struct Pair {
     by_draft: Writer,
     /// What is published by comparing everything.
     by_comparison: Writer,
+    side: HostSide,
 }
 
 impl Pair {
@@ -235,6 +236,7 @@ impl Pair {
             compiler: Compiler::new(settings()),
             by_draft: Writer::default(),
             by_comparison: Writer::default(),
+            side: HostSide::default(),
         }
     }
 
@@ -277,6 +279,12 @@ impl Pair {
         let before = [self.by_draft.current(), self.by_comparison.current()];
         let after =
             [self.by_draft.publish_draft(&update.draft), self.by_comparison.publish(expected.tables.clone())];
+        let side = HostSide::new(&self.settings, after[0].services());
+        let was = (self.side.prefixes(), self.side.entrances().clone());
+        let has_changed = self.side.follow(&self.settings, &before[0], &after[0], update.draft.touched());
+        let is = (self.side.prefixes(), self.side.entrances().clone());
+        assert_eq!(is, (side.prefixes(), side.entrances().clone()));
+        assert!(has_changed || was == is, "the host is told of every change");
         for entry in all_entries(&expected.tables) {
             let stays = |index: usize| is_as_it_was(&before[index], &after[index], entry);
             assert_eq!(stays(0), stays(1), "{entry:?}");
@@ -410,7 +418,8 @@ fn f11_a_duplicate_pod_cidr_that_comes_and_goes_leaves_the_first_holders_route()
     assert_eq!(
         problems,
         [
-            "Node twin: podCIDR 10.244.2.0/24 is not reachable: node node-b has it, or a part of it, and keeps it"
+            "Node twin: podCIDR 10.244.2.0/24 is not reachable: node node-b has it, or a part of it, and keeps it; \
+             kubectl delete node twin (or node-b, if that one is wrong), and let it join again for a podCIDR of its own"
         ]
     );
     std::fs::remove_file(node.twin()).unwrap();

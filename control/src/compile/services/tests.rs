@@ -180,14 +180,23 @@ fn a_change_of_type_adds_and_removes_the_node_port() {
 #[test]
 fn health_checks_count_the_ready_endpoints_of_this_node() {
     use crate::compile::tests::{example, settings};
-    use crate::compile::{HealthCheck, health_checks};
+    use crate::compile::{Compiler, HealthCheck};
     let mut state = example();
-    assert!(health_checks(&state, &settings()).is_empty());
+    let mut compiler = Compiler::new(settings());
+    let mut checks = |state: &_| {
+        compiler.follow(state);
+        compiler.update().health_checks
+    };
+    assert!(checks(&state).by_port().is_empty());
     web(&mut state).exposure.health_check_port = Some(32_000);
     let service = ObjectName::new("default", "web");
     for (ready, local_endpoints) in [(true, 1), (false, 0)] {
         slice_of(&mut state, "web-m4c9d").endpoints[0].ready = ready;
         let check = HealthCheck { service: service.clone(), local_endpoints };
-        assert_eq!(health_checks(&state, &settings()).into_iter().collect::<Vec<_>>(), [(32_000, check)]);
+        let told = checks(&state);
+        assert_eq!(told.by_port().into_iter().collect::<Vec<_>>(), [(32_000, check)]);
+        assert!(told.is(&checks(&state)), "what does not change is shared");
     }
+    web(&mut state).exposure.health_check_port = None;
+    assert!(checks(&state).by_port().is_empty());
 }

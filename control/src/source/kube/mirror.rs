@@ -1,6 +1,6 @@
 //! What is known of a cluster from its API server, object by object, and what of it cannot be used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,7 +13,9 @@ use kube::ResourceExt as _;
 
 use super::follow::Event;
 use super::kind::{FLANNEL_CONFIG, Kind};
-use crate::cluster::{ClusterState, EndpointSlice, NetConfState, Node, ObjectName, Problem, Service};
+use crate::cluster::{
+    ClusterState, Difference, EndpointSlice, NetConfState, Node, ObjectName, Problem, Service,
+};
 use crate::source::{IS_KEPT, IS_SKIPPED, has_become_unreadable, objects};
 
 /// When the pod or Service changed that an EndpointSlice was changed for (Kubernetes, network programming SLI).
@@ -37,11 +39,13 @@ pub(super) struct Mirror {
 pub(super) struct Shelf<T> {
     objects: BTreeMap<ObjectName, Arc<T>>,
     problems: BTreeMap<ObjectName, Vec<Problem>>,
+    /// Those that may differ from when they were last told.
+    touched: BTreeSet<ObjectName>,
 }
 
 impl<T> Default for Shelf<T> {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), problems: BTreeMap::new() }
+        Self { objects: BTreeMap::new(), problems: BTreeMap::new(), touched: BTreeSet::new() }
     }
 }
 
@@ -97,18 +101,42 @@ impl Mirror {
     }
 
     /// The cluster. Objects are shared with those of earlier calls where they are the same.
-    pub(super) fn state(&self) -> ClusterState {
-        let cidrs = self.service_cidrs.objects.iter();
-        let mut configs =
-            self.flannel_config.objects.values().chain(self.old_flannel_config.objects.values());
+    pub(super) fn state(&mut self) -> ClusterState {
+        self.difference();
         ClusterState {
             nodes: by_name(&self.nodes.objects).collect(),
             services: self.services.objects.clone(),
             endpoint_slices: self.endpoint_slices.objects.clone(),
-            service_cidrs: cidrs.map(|(name, cidrs)| (name.name.clone(), cidrs.to_vec())).collect(),
-            net_conf: configs.next().map_or(NetConfState::Absent, |conf| NetConfState::clone(conf)),
+            service_cidrs: self.service_cidrs(),
+            net_conf: self.net_conf(),
             ..ClusterState::default()
         }
+    }
+
+    /// What has become of the cluster since it was last told, whole or as a difference.
+    pub(super) fn difference(&mut self) -> Difference {
+        let configs = [&mut self.flannel_config, &mut self.old_flannel_config];
+        let has_net_conf = configs.map(|config| !std::mem::take(&mut config.touched).is_empty());
+        let has_cidrs = !std::mem::take(&mut self.service_cidrs.touched).is_empty();
+        let nodes = self.nodes.take_touched();
+        Difference {
+            nodes: nodes.map(|(name, node)| (name.name.to_string(), node)).collect(),
+            services: self.services.take_touched().collect(),
+            endpoint_slices: self.endpoint_slices.take_touched().collect(),
+            service_cidrs: has_cidrs.then(|| self.service_cidrs()),
+            net_conf: has_net_conf.contains(&true).then(|| self.net_conf()),
+        }
+    }
+
+    fn service_cidrs(&self) -> BTreeMap<String, Vec<IpNet>> {
+        let cidrs = self.service_cidrs.objects.iter();
+        cidrs.map(|(name, cidrs)| (name.name.to_string(), cidrs.to_vec())).collect()
+    }
+
+    fn net_conf(&self) -> NetConfState {
+        let mut configs =
+            self.flannel_config.objects.values().chain(self.old_flannel_config.objects.values());
+        configs.next().map_or(NetConfState::Absent, |conf| NetConfState::clone(conf))
     }
 
     /// Whether flannel's ConfigMap is where flannel installs it.
@@ -127,13 +155,26 @@ impl Mirror {
 }
 
 fn by_name<T>(objects: &BTreeMap<ObjectName, Arc<T>>) -> impl Iterator<Item = (String, Arc<T>)> {
-    objects.iter().map(|(name, object)| (name.name.clone(), Arc::clone(object)))
+    objects.iter().map(|(name, object)| (name.name.to_string(), Arc::clone(object)))
 }
 
 impl<T: PartialEq> Shelf<T> {
+    /// Those that may differ from when they were last told, as they are.
+    fn take_touched(&mut self) -> impl Iterator<Item = (ObjectName, Option<Arc<T>>)> {
+        let touched = std::mem::take(&mut self.touched).into_iter();
+        touched.map(|name| {
+            let object = self.objects.get(&name).cloned();
+            (name, object)
+        })
+    }
+
     fn remove(&mut self, name: &ObjectName) -> bool {
         let had_problems = self.problems.remove(name).is_some();
-        self.objects.remove(name).is_some() || had_problems
+        let was_there = self.objects.remove(name).is_some();
+        if was_there {
+            self.touched.insert(name.clone());
+        }
+        was_there || had_problems
     }
 
     /// Puts one object in its place, as far as it can be used.
@@ -142,6 +183,9 @@ impl<T: PartialEq> Shelf<T> {
         let (after, problems) = settle::<K>(&name, before, read);
         let same_problems = self.problems.get(&name).map_or(&[][..], Vec::as_slice) == problems;
         let is_same = same(before, after.as_ref());
+        if !is_same {
+            self.touched.insert(name.clone());
+        }
         match after {
             None => drop(self.objects.remove(&name)),
             Some(object) => drop(self.objects.insert(name.clone(), object)),
@@ -155,7 +199,7 @@ impl<T: PartialEq> Shelf<T> {
 
     /// Puts these in the place of all, at once.
     fn replace<K: Mirrored<Plain = T>>(&mut self, read: impl Iterator<Item = (ObjectName, Read<T>)>) -> bool {
-        let mut listed = Self::default();
+        let mut listed = Self { touched: std::mem::take(&mut self.touched), ..Self::default() };
         for (name, read) in read {
             if let Some(known) = self.objects.get(&name) {
                 listed.objects.insert(name.clone(), Arc::clone(known));
@@ -165,6 +209,8 @@ impl<T: PartialEq> Shelf<T> {
         let is_same = listed.problems == self.problems
             && listed.objects.len() == self.objects.len()
             && listed.objects.iter().all(|(name, object)| same(self.objects.get(name), Some(object)));
+        let gone = self.objects.keys().filter(|name| !listed.objects.contains_key(*name)).cloned();
+        listed.touched.extend(gone);
         *self = listed;
         !is_same
     }
@@ -204,7 +250,7 @@ fn settle<K: Mirrored>(
             None => Some(Arc::new(object)),
         },
     };
-    let name = if name.namespace.is_empty() { name.name.clone() } else { name.to_string() };
+    let name = if name.namespace.is_empty() { name.name.to_string() } else { name.to_string() };
     let subject = format!("{} {name}", K::NAME);
     (after, texts.into_iter().map(|text| Problem::new(&subject, text)).collect())
 }

@@ -37,11 +37,11 @@ impl Loaded {
     fn keep(&mut self, skipped: &Skipped, before: &ClusterState) -> bool {
         let (state, name) = (&mut self.state, &skipped.name);
         match skipped.kind.as_str() {
-            "Node" => put_back(&mut state.nodes, &before.nodes, &name.name),
+            "Node" => put_back(&mut state.nodes, &before.nodes, &name.name.to_string()),
             "Service" => put_back(&mut state.services, &before.services, name),
             "EndpointSlice" => put_back(&mut state.endpoint_slices, &before.endpoint_slices, name),
-            segment::KIND => put_back(&mut state.segments, &before.segments, &name.name),
-            "ServiceCIDR" => put_back(&mut state.service_cidrs, &before.service_cidrs, &name.name),
+            segment::KIND => put_back(&mut state.segments, &before.segments, &name.name.to_string()),
+            "ServiceCIDR" => put_back(&mut state.service_cidrs, &before.service_cidrs, &name.name.to_string()),
             _ => false,
         }
     }

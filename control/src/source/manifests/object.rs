@@ -51,7 +51,7 @@ impl Object {
         }
         let mut refused = Vec::new();
         let content = content(&version, &kind, &name, value, prefix, |text| refused.push(text));
-        Self { kind, name: ObjectName { namespace, name }, content, refused }
+        Self { kind, name: ObjectName::new(namespace, name), content, refused }
     }
 }
 

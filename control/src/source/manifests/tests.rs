@@ -46,6 +46,37 @@ fn json_and_yaml_and_lists_say_the_same() {
     assert_eq!(read(&serde_saphyr::to_string(&list).unwrap()).state, state);
 }
 
+/// Fields of later releases, at every depth: of an object, its metadata, spec, status, and of what lists in them hold.
+#[test]
+fn unknown_fields_are_passed_over() {
+    let items = EXAMPLE.split("\n---\n").map(|document| {
+        let mut item = serde_saphyr::from_str::<Value>(document).unwrap();
+        if item["kind"] != "ConfigMap" {
+            add_unknown_fields(&mut item);
+        }
+        item
+    });
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items.collect::<Vec<_>>()});
+    let loaded = read(&list.to_string());
+    assert_eq!(problems(&loaded), Vec::<String>::new());
+    assert_eq!(loaded.state, read(EXAMPLE).state);
+}
+
+/// Maps of names to texts, which have no fields.
+const MAPS: [&str; 4] = ["annotations", "labels", "selector", "deprecatedTopology"];
+
+fn add_unknown_fields(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            let known = fields.iter_mut().filter(|(name, _)| !MAPS.contains(&name.as_str()));
+            known.for_each(|(_, value)| add_unknown_fields(value));
+            fields.insert("ofALaterRelease".to_owned(), serde_json::json!({ "mode": ["new", 1, null] }));
+        }
+        Value::Array(values) => values.iter_mut().for_each(add_unknown_fields),
+        _ => {}
+    }
+}
+
 #[test]
 fn items_of_a_typed_list_need_no_kind() {
     let text = r#"{"kind":"NodeList","apiVersion":"v1","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}"#;
