@@ -20,6 +20,7 @@ mod outgoing;
 mod patience;
 mod pods;
 mod port;
+mod route_table;
 mod routes;
 mod send;
 mod socket;
@@ -51,6 +52,10 @@ const BATCH_LEN: usize = 128 << 10;
 #[cfg(test)]
 mod host_tests;
 #[cfg(test)]
+mod kernel_peer_tests;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
-mod tests;
+mod tun_tests;
+#[cfg(test)]
+mod udp_tests;

@@ -3,7 +3,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::leftover::{DeviceKeeper, cleanup};
-use super::testing::{eventually, in_namespace, ip, run};
+use super::testing::{eventually, in_namespace, ip, run, tun};
 use super::tun::{Tun, TunConfig};
 use super::{HostState, default_route_interface, local_addresses};
 use crate::device::OverlayDevice;
@@ -11,12 +11,6 @@ use crate::device::host::{Entrances, Family, HostPlan, LinkError};
 use crate::packet::PacketBatch;
 use crate::wire::checksum;
 use crate::wire::flow::{Protocol, Vip};
-
-fn tun(name: &str) -> Tun {
-    let config =
-        TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: false };
-    Tun::create(&config).unwrap().remove(0)
-}
 
 fn plan(name: &str) -> HostPlan {
     let nets = |text: &str| text.split(' ').map(|net| net.parse().unwrap()).collect::<Vec<_>>();

@@ -1,18 +1,15 @@
-//! What the host has: interfaces, addresses, default routes.
+//! What the host has: interfaces and their addresses.
 
 use std::io;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
 use super::netlink::{self, Netlink, Request};
+use super::route_table;
 use crate::device::host::{Family, InterfaceAddresses, LinkError, LocalAddress};
 
 /// Length of a link message's own header, in bytes.
 pub(super) const LINK_HEADER_LEN: usize = 16;
 const ADDRESS_HEADER_LEN: usize = 8;
-const ROUTE_HEADER_LEN: usize = 12;
-const NEXT_HOP_HEADER_LEN: usize = 8;
 
 /// linux/if_link.h: IFLA_VXLAN_ID, IFLA_VXLAN_PORT.
 const IFLA_VXLAN_ID: u16 = 1;
@@ -58,7 +55,7 @@ pub fn local_addresses() -> Result<Vec<LocalAddress>, LinkError> {
 pub fn default_route_interface(family: Family) -> Result<Option<InterfaceAddresses>, LinkError> {
     let failed = |error| LinkError::system("looking up the default route", error);
     let netlink = Netlink::open().map_err(failed)?;
-    let Some(index) = default_route(&netlink, family).map_err(failed)? else { return Ok(None) };
+    let Some(index) = route_table::default_route(&netlink, family).map_err(failed)? else { return Ok(None) };
     let found = links(&netlink).map_err(failed)?.into_iter().find(|link| link.index == index);
     let Some(link) = found else { return Ok(None) };
     let usable = |local: &LocalAddress| {
@@ -130,68 +127,4 @@ fn vxlan_settings(details: &[u8]) -> Option<&[u8]> {
 fn vxlan_port(settings: &[u8]) -> Option<u16> {
     let port = netlink::attribute(settings, IFLA_VXLAN_PORT)?;
     port.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes))
-}
-
-/// The interface of the main table's default route of the lowest metric.
-fn default_route(netlink: &Netlink, family: Family) -> io::Result<Option<u32>> {
-    let mut header = [0; ROUTE_HEADER_LEN];
-    header[0] = family_number(family);
-    let mut best: Option<(u32, u32)> = None;
-    let request = Request::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &header);
-    netlink.dump(request, |_, body| {
-        if let Some(found) = default_route_of(body, family) {
-            best = Some(best.map_or(found, |best| best.min(found)));
-        }
-    })?;
-    Ok(best.map(|(_, index)| index))
-}
-
-/// Metric and interface of a default route of the main table.
-fn default_route_of(body: &[u8], family: Family) -> Option<(u32, u32)> {
-    let (header, rest) = body.split_at_checked(ROUTE_HEADER_LEN)?;
-    let is_default = header[0] == family_number(family)
-        && header[1] == 0
-        && header[4] == libc::RT_TABLE_MAIN
-        && header[7] == libc::RTN_UNICAST;
-    if !is_default {
-        return None;
-    }
-    let metric = netlink::attribute(rest, libc::RTA_PRIORITY).and_then(netlink::number).unwrap_or(0);
-    let index = match netlink::attribute(rest, libc::RTA_OIF) {
-        Some(index) => netlink::number(index)?,
-        None => {
-            let hops = netlink::attribute(rest, libc::RTA_MULTIPATH)?;
-            netlink::number(hops.get(4..NEXT_HOP_HEADER_LEN)?)?
-        }
-    };
-    Some((metric, index))
-}
-
-/// The interfaces of unicast routes of the main table whose destinations `is_wanted`.
-pub(super) fn routed(netlink: &Netlink, is_wanted: impl Fn(&IpNet) -> bool) -> io::Result<Vec<u32>> {
-    let mut found = Vec::new();
-    let request = Request::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &[0; ROUTE_HEADER_LEN]);
-    netlink.dump(request, |_, body| {
-        found.extend(route_of(body).filter(|(to, _)| is_wanted(to)).map(|(_, index)| index));
-    })?;
-    Ok(found)
-}
-
-/// Destination and interface of a unicast route of the main table.
-fn route_of(body: &[u8]) -> Option<(IpNet, u32)> {
-    let (header, rest) = body.split_at_checked(ROUTE_HEADER_LEN)?;
-    if header[4] != libc::RT_TABLE_MAIN || header[7] != libc::RTN_UNICAST {
-        return None;
-    }
-    let to = netlink::address(netlink::attribute(rest, libc::RTA_DST)?)?;
-    let index = netlink::number(netlink::attribute(rest, libc::RTA_OIF)?)?;
-    Some((IpNet::new(to, header[1]).ok()?, index))
-}
-
-/// The kernel's number of a family.
-pub(super) fn family_number(family: Family) -> u8 {
-    match family {
-        Family::V4 => libc::AF_INET as u8,
-        Family::V6 => libc::AF_INET6 as u8,
-    }
 }

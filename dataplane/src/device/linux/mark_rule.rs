@@ -6,8 +6,7 @@ use std::io;
 
 use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 
-use super::links::family_number;
-use super::netlink::{Netlink, Request};
+use super::netlink::{Netlink, Request, family_number};
 use super::routes::MARKED_TABLE;
 use crate::device::host::Family;
 

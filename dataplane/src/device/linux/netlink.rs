@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::sys;
+use crate::device::host::Family;
 
 /// Netlink aligns messages and attributes to this many bytes.
 const ALIGN: usize = 4;
@@ -174,6 +175,14 @@ pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
 pub(super) fn string(value: &[u8]) -> String {
     let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
+}
+
+/// The kernel's number of a family.
+pub(super) fn family_number(family: Family) -> u8 {
+    match family {
+        Family::V4 => libc::AF_INET as u8,
+        Family::V6 => libc::AF_INET6 as u8,
+    }
 }
 
 #[cfg(test)]

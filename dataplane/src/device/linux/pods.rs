@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use super::ethtool::Ethtool;
 use super::links::{self, Link};
 use super::netlink::Netlink;
+use super::route_table;
 use crate::device::host::LinkError;
 
 /// A setting of an interface.
@@ -247,7 +248,7 @@ fn ports(pod_cidrs: &[IpNet]) -> io::Result<Vec<Port>> {
         .collect();
     let is_pod_bridge = |link: &Link| gateways.contains(&link.index) && link.is("bridge");
     let bridges: Vec<u32> = links.iter().filter(|link| is_pod_bridge(link)).map(|link| link.index).collect();
-    let routed = links::routed(&netlink, is_pods)?;
+    let routed = route_table::routed(&netlink, is_pods)?;
     let is_port = |link: &Link| {
         let is_on_bridge = link.master.is_some_and(|master| bridges.contains(&master));
         link.is("veth") && (is_on_bridge || routed.contains(&link.index))

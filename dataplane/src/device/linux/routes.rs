@@ -6,10 +6,10 @@ use std::io;
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
+use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 
-use super::links::family_number;
-use super::netlink::{self, Netlink, Request};
+use super::netlink::{self, Netlink, Request, family_number};
+use super::route_table::{self, HEADER_LEN};
 use crate::device::host::Family;
 
 /// The protocol number of our routes. 4 to 255 are free to choose (linux/rtnetlink.h); iproute2's rt_protos
@@ -21,9 +21,6 @@ pub(super) const MARKED_TABLE: u8 = 77;
 
 /// The highest metric: any other route to the same prefix wins.
 const LAST_METRIC: u32 = u32::MAX;
-
-/// Length of a route message's own header, in bytes.
-pub(super) const ROUTE_HEADER_LEN: usize = 12;
 
 /// A route of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,14 +86,10 @@ impl Route {
 
 /// All routes of our protocol, of this run or an earlier one.
 pub(super) fn ours(netlink: &Netlink) -> io::Result<Vec<Route>> {
-    let mut found = Vec::new();
-    let request = Request::new(libc::RTM_GETROUTE, NLM_F_DUMP, &[0; ROUTE_HEADER_LEN]);
-    netlink.dump(request, |_, body| found.extend(route_of_ours(body)))?;
-    Ok(found)
+    route_table::every(netlink, route_of_ours)
 }
 
-fn route_of_ours(body: &[u8]) -> Option<Route> {
-    let (header, rest) = body.split_at_checked(ROUTE_HEADER_LEN)?;
+fn route_of_ours(header: &[u8; HEADER_LEN], rest: &[u8]) -> Option<Route> {
     if header[5] != PROTOCOL {
         return None;
     }

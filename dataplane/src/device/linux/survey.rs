@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 
-use super::netlink::{self, Netlink, Request};
+use super::netlink::{self, Netlink};
 use super::port::{self, NamespaceLock};
-use super::{links, offloads, routes};
+use super::{links, offloads, route_table, routes};
 use crate::device::config::DeviceError;
 use crate::device::host::Family;
 use crate::device::survey::{Seen, Survey, SurveyedLink, SurveyedProcess, SurveyedRoute};
@@ -164,14 +164,14 @@ fn default_routes() -> Seen<Vec<IpAddr>> {
 
 fn surveyed_routes(netlink: &Netlink) -> io::Result<Vec<SurveyedRoute>> {
     let links = links::links(netlink)?;
-    let mut found = Vec::new();
-    let request = Request::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &[0; routes::ROUTE_HEADER_LEN]);
-    netlink.dump(request, |_, body| found.extend(surveyed_route(body, &links)))?;
-    Ok(found)
+    route_table::every(netlink, |header, rest| surveyed_route(header, rest, &links))
 }
 
-fn surveyed_route(body: &[u8], links: &[links::Link]) -> Option<SurveyedRoute> {
-    let (header, rest) = body.split_at_checked(routes::ROUTE_HEADER_LEN)?;
+fn surveyed_route(
+    header: &[u8; route_table::HEADER_LEN],
+    rest: &[u8],
+    links: &[links::Link],
+) -> Option<SurveyedRoute> {
     let unspecified = match i32::from(header[0]) {
         libc::AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         libc::AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

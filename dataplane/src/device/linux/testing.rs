@@ -3,9 +3,15 @@
 
 use std::io::Write as _;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use super::port::NamespaceLock;
+use super::socket;
+use super::source_ports::SourcePorts;
+use super::tun::{Tun, TunConfig};
+use super::udp::UdpPool;
+use crate::device::config::DeviceConfig;
 use crate::packet::Checksum;
 use crate::wire::checksum;
 use crate::wire::flow::Protocol;
@@ -68,6 +74,37 @@ pub(super) fn eventually(mut receive: impl FnMut() -> usize) -> usize {
         }
     }
     0
+}
+
+/// A device of one queue that takes superpackets.
+pub(super) fn tun(name: &str) -> Tun {
+    let config =
+        TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: false };
+    Tun::create(&config).unwrap().remove(0)
+}
+
+/// Two devices with the host forwarding between them.
+pub(super) fn two_tuns() -> (Tun, Tun) {
+    let tuns = (tun("tun-a"), tun("tun-b"));
+    for (name, address) in [("tun-a", "10.1.0.1/24"), ("tun-b", "10.2.0.1/24")] {
+        run("sysctl", &format!("-qw net.ipv6.conf.{name}.disable_ipv6=1"));
+        ip(&format!("address add {address} dev {name}"));
+        ip(&format!("link set {name} up"));
+    }
+    run("sysctl", "-qw net.ipv4.ip_forward=1");
+    tuns
+}
+
+/// The sockets of a worker on that address, with UDP_GRO where wanted.
+pub(super) fn receiving_pool(address: &str, gro: bool) -> UdpPool {
+    let config = DeviceConfig::new("unused", 1450, address.parse().unwrap(), 4789);
+    let lock = Arc::new(NamespaceLock::take(address).unwrap());
+    let config = config.udp().next().unwrap();
+    let receiver = socket::receiving(&config, false).unwrap();
+    if gro {
+        socket::join_received(&receiver).unwrap();
+    }
+    UdpPool::new(receiver, SourcePorts::bind(&config).unwrap(), true, None, lock)
 }
 
 /// Runs `ip` with these words and returns what it prints.

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::Uplink;
 use crate::device::host::Family;
-use crate::device::linux::links::family_number;
-use crate::device::linux::netlink::{self, Netlink, Request};
-use crate::device::linux::routes::ROUTE_HEADER_LEN;
+use crate::device::linux::netlink::{self, Netlink, Request, family_number};
+use crate::device::linux::route_table::HEADER_LEN;
 
 /// How long an answer holds.
 const FRESH_FOR: Duration = Duration::from_secs(1);
@@ -81,7 +80,7 @@ fn ask(uplink: &Uplink, remote: IpAddr) -> Option<u32> {
 /// Interface and MTU, where one is set or was learned, of the route that a datagram from `source` takes.
 fn route(source: IpAddr, remote: IpAddr) -> io::Result<Option<(u32, Option<u32>)>> {
     let bits = if remote.is_ipv4() { 32 } else { 128 };
-    let mut header = [0; ROUTE_HEADER_LEN];
+    let mut header = [0; HEADER_LEN];
     header[..3].copy_from_slice(&[family_number(Family::of(&remote)), bits, bits]);
     let request = Request::new(libc::RTM_GETROUTE, libc::NLM_F_ACK, &header)
         .address(libc::RTA_DST, remote)
@@ -92,7 +91,7 @@ fn route(source: IpAddr, remote: IpAddr) -> io::Result<Option<(u32, Option<u32>)
 }
 
 fn unicast(body: &[u8]) -> Option<(u32, Option<u32>)> {
-    let (header, rest) = body.split_at_checked(ROUTE_HEADER_LEN)?;
+    let (header, rest) = body.split_at_checked(HEADER_LEN)?;
     if header[7] != libc::RTN_UNICAST {
         return None;
     }

@@ -1,115 +1,21 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::port::{self, NamespaceLock};
-use super::source_ports::SourcePorts;
-use super::testing::{eventually, in_namespace, ip, run, tcp_checksum_is_right, tcp_packet, with_peer};
-use super::tun::{Tun, TunConfig, TunOffload};
+use super::testing::{
+    eventually, in_namespace, ip, receiving_pool, run, tcp_checksum_is_right, tcp_packet, with_peer,
+};
 use super::udp::UdpPool;
-use super::{open, socket, sys};
+use super::{open, port, sys};
+use crate::device::UnderlaySocket;
 use crate::device::config::{DeviceConfig, DeviceError};
-use crate::device::segments::Superpacket;
-use crate::device::{OverlayDevice, UnderlaySocket};
-use crate::packet::{Checksum, Datagram, DatagramBatch, PacketBatch};
+use crate::packet::{Checksum, Datagram, DatagramBatch};
 use crate::wire::checksum;
 use crate::wire::flow;
 
-fn tun(name: &str) -> Tun {
-    let config =
-        TunConfig { name: name.to_owned(), queues: 1, mtu: 1450, superpackets: true, persist: false };
-    Tun::create(&config).unwrap().remove(0)
-}
-
-/// Two devices with the host forwarding between them.
-fn two_tuns() -> (Tun, Tun) {
-    let tuns = (tun("tun-a"), tun("tun-b"));
-    for (name, address) in [("tun-a", "10.1.0.1/24"), ("tun-b", "10.2.0.1/24")] {
-        run("sysctl", &format!("-qw net.ipv6.conf.{name}.disable_ipv6=1"));
-        ip(&format!("address add {address} dev {name}"));
-        ip(&format!("link set {name} up"));
-    }
-    run("sysctl", "-qw net.ipv4.ip_forward=1");
-    tuns
-}
-
-#[test]
-fn a_superpacket_written_to_one_device_is_read_whole_from_another() {
-    in_namespace("superpacket", || {
-        let (mut from, mut to) = two_tuns();
-        assert_eq!(from.offload(), TunOffload::TcpAndUdp);
-        let (bytes, checksum) = tcp_packet(14_000);
-        let mut batch = PacketBatch::new(4, 1);
-        assert!(batch.receive_copy(&bytes));
-        batch.packets[0].segment_len = 1400;
-        batch.packets[0].checksum = checksum;
-        let report = from.send_batch(&batch.pool, &batch.packets);
-        assert_eq!((report.sent, report.refused, report.sent_bytes), (10, 0, 14_040));
-        let mut received = PacketBatch::new(16, 1);
-        assert_eq!(eventually(|| to.recv_batch(&mut received).unwrap()), 1);
-        let packet = received.packets[0];
-        assert_eq!((packet.len(), packet.segment_len, packet.checksum), (14_040, 1400, checksum));
-        assert_eq!(received.pool.bytes(&packet)[20..], bytes[20..]);
-    });
-}
-
-#[test]
-fn g11_a_superpacket_the_device_refuses_goes_as_its_segments() {
-    in_namespace("refused superpacket", || {
-        let (mut from, mut to) = two_tuns();
-        let (bytes, _) = tcp_packet(3000);
-        let mut batch = PacketBatch::new(4, 1);
-        assert!(batch.receive_copy(&bytes));
-        batch.packets[0].segment_len = 1400;
-        let report = from.send_batch(&batch.pool, &batch.packets);
-        assert_eq!((report.sent, report.refused, report.sent_bytes), (3, 0, 3120));
-        let mut received = PacketBatch::new(16, 1);
-        assert_eq!(eventually(|| to.recv_batch(&mut received).unwrap()), 3);
-        let lens: Vec<usize> = received.packets.iter().map(|packet| packet.len()).collect();
-        assert_eq!(lens, [1440, 1440, 240]);
-        assert!(received.packets.iter().all(|packet| tcp_checksum_is_right(received.pool.bytes(packet))));
-    });
-}
-
-#[test]
-fn names_that_are_bad_or_taken_are_named_with_the_remedy() {
-    in_namespace("device names", || {
-        let create = |name: &str| {
-            Tun::create(&TunConfig {
-                name: name.to_owned(),
-                queues: 2,
-                mtu: 1450,
-                superpackets: true,
-                persist: false,
-            })
-            .map(|queues| queues.len())
-        };
-        assert!(matches!(create("a-name-that-is-too-long"), Err(DeviceError::BadName { .. })));
-        assert!(matches!(create("a b"), Err(DeviceError::BadName { .. })));
-        let _held = tun("held");
-        assert!(matches!(create("held"), Err(DeviceError::NameTaken { .. })));
-        assert!(create("lo").unwrap_err().to_string().contains("ip link delete lo"));
-        ip("tuntap add name persistent mode tun multi_queue");
-        assert!(matches!(create("persistent"), Err(DeviceError::NameTaken { .. })));
-        assert_eq!(create("two-queues").unwrap(), 2);
-    });
-}
-
 fn pool(address: &str) -> UdpPool {
     receiving_pool(address, false)
-}
-
-fn receiving_pool(address: &str, gro: bool) -> UdpPool {
-    let config = DeviceConfig::new("unused", 1450, address.parse().unwrap(), 4789);
-    let lock = Arc::new(NamespaceLock::take(address).unwrap());
-    let config = config.udp().next().unwrap();
-    let receiver = socket::receiving(&config, false).unwrap();
-    if gro {
-        socket::join_received(&receiver).unwrap();
-    }
-    UdpPool::new(receiver, SourcePorts::bind(&config).unwrap(), true, None, lock)
 }
 
 /// A batch of `count` datagrams of 22 + `bytes` to `remote`.
@@ -334,85 +240,6 @@ fn opening_twice_is_refused_and_dropping_frees_everything() {
     });
 }
 
-/// A kernel vxlan peer that forwards one TCP superpacket of 10 x 1400 bytes, and then one of UDP of 10 x 1000.
-fn kernel_peer() {
-    let mut pods = tun("pods");
-    for name in ["peer1", "pods"] {
-        run("sysctl", &format!("-qw net.ipv6.conf.{name}.disable_ipv6=1"));
-    }
-    run("sysctl", "-qw net.ipv4.ip_forward=1");
-    ip("address add 192.0.2.2/24 dev peer1");
-    ip("link set peer1 up");
-    ip("address add 10.1.0.1/24 dev pods");
-    ip("link set pods up");
-    ip("link add vx0 type vxlan id 7 dstport 4789 local 192.0.2.2 remote 192.0.2.1 nolearning");
-    run("sysctl", "-qw net.ipv6.conf.vx0.disable_ipv6=1");
-    ip("link set vx0 up");
-    ip("route add 10.2.0.0/16 dev vx0");
-    ip("neighbor add 10.2.0.2 lladdr 02:00:00:00:00:01 dev vx0");
-    let (bytes, checksum) = tcp_packet(14_000);
-    let mut batch = PacketBatch::new(1, 0);
-    assert!(batch.receive_copy(&bytes));
-    (batch.packets[0].segment_len, batch.packets[0].checksum) = (1400, checksum);
-    assert_eq!(pods.send_batch(&batch.pool, &batch.packets).sent, 10);
-    let socket = UdpSocket::bind("10.1.0.1:0").unwrap();
-    sys::set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1000).unwrap();
-    socket.send_to(&[7; 10_000], "10.2.0.2:9").unwrap();
-}
-
-#[test]
-fn c11_superpackets_of_a_kernel_peer_are_received_and_written_whole() {
-    in_namespace("kernel peer", || superpackets_of_a_kernel_peer(false));
-}
-
-#[test]
-fn c11_with_udp_gro_superpackets_of_a_kernel_peer_come_with_the_inner_size() {
-    in_namespace("kernel peer, UDP_GRO", || superpackets_of_a_kernel_peer(true));
-}
-
-fn superpackets_of_a_kernel_peer(gro: bool) {
-    ip("link add peer0 type veth peer name peer1");
-    run("sysctl", "-qw net.ipv6.conf.peer0.disable_ipv6=1");
-    ip("address add 192.0.2.1/24 dev peer0");
-    ip("link set peer0 up");
-    let (mut from, mut to) = two_tuns();
-    let mut socket = receiving_pool("192.0.2.1", gro);
-    with_peer("peer1", kernel_peer, || {
-        let mut received = DatagramBatch::new(1, 0);
-        assert_eq!(eventually(|| socket.recv_batch(&mut received).unwrap()), 1);
-        assert_eq!(received.datagrams[0].remote.ip().to_string(), "192.0.2.2");
-        let mut packet = received.datagrams[0].packet;
-        assert_eq!((packet.len(), packet.segment_len), (22 + 40 + 14_000, 0));
-        packet.pop(22);
-        assert!(!tcp_checksum_is_right(received.pool.bytes(&packet)));
-        (packet.segment_len, packet.checksum) = (1400, Checksum::Partial { start: 20, offset: 16 });
-        assert_eq!(from.send_batch(&received.pool, &[packet]).sent, 10);
-        let mut forwarded = PacketBatch::new(16, 0);
-        assert_eq!(eventually(|| to.recv_batch(&mut forwarded).unwrap()), 1);
-        assert_eq!((forwarded.packets[0].len(), forwarded.packets[0].segment_len), (14_040, 1400));
-        if gro {
-            assert_eq!(eventually(|| socket.recv_batch(&mut received).unwrap()), 1);
-            let packet = received.datagrams[0].packet;
-            assert_eq!((packet.len(), packet.segment_len), (22 + 28 + 10_000, 1000));
-        } else {
-            expect_ten_datagrams(&mut socket);
-        }
-    });
-}
-
-/// With UDP_GRO off the kernel splits UDP superpackets before they reach the socket.
-fn expect_ten_datagrams(socket: &mut UdpPool) {
-    let (mut received, mut datagrams) = (DatagramBatch::new(1, 0), 0);
-    while datagrams < 10 && eventually(|| socket.recv_batch(&mut received).unwrap()) == 1 {
-        let ip = &received.pool.bytes(&received.datagrams[0].packet)[22..];
-        assert_eq!(ip.len(), 28 + 1000);
-        let (src, dst) = ("10.1.0.1".parse().unwrap(), "10.2.0.2".parse().unwrap());
-        assert!(checksum::verify(src, dst, flow::Protocol::UDP, &ip[20..]));
-        datagrams += 1;
-    }
-    assert_eq!(datagrams, 10);
-}
-
 #[test]
 fn datagrams_joined_by_the_sender_arrive_joined_and_in_order() {
     in_namespace("joined", || {
@@ -503,30 +330,5 @@ fn g11_where_the_kernel_refuses_joined_datagrams_they_go_singly_and_none_is_lost
         // The veth's peer takes them in its own time.
         let all = || usize::from(ip("-s link show narrow1").contains(" 80 "));
         assert_eq!(eventually(all), 1, "80 packets: {}", ip("-s link show narrow1"));
-    });
-}
-
-#[test]
-fn c10_packets_that_belong_together_are_written_as_one() {
-    in_namespace("joined write", || {
-        let (mut from, mut to) = two_tuns();
-        let (bytes, checksum) = tcp_packet(7000);
-        let mut whole = PacketBatch::new(1, 0);
-        assert!(whole.receive_copy(&bytes));
-        whole.packets[0].checksum = checksum;
-        let superpacket = Superpacket::parse(&bytes, 0, 1400).unwrap();
-        let mut batch = PacketBatch::new(6, 0);
-        for index in 0..5 {
-            let mut segment = vec![0; superpacket.longest()];
-            let len = superpacket.write(index, &mut segment).unwrap();
-            assert!(batch.receive_copy(&segment[..len]));
-        }
-        let report = from.send_batch(&batch.pool, &batch.packets);
-        assert_eq!((report.sent, report.refused, report.sent_bytes), (5, 0, 7040));
-        let mut received = PacketBatch::new(16, 1);
-        assert_eq!(eventually(|| to.recv_batch(&mut received).unwrap()), 1);
-        let packet = received.packets[0];
-        assert_eq!((packet.len(), packet.segment_len, packet.checksum), (7040, 1400, checksum));
-        assert_eq!(received.pool.bytes(&packet)[20..], bytes[20..]);
     });
 }
