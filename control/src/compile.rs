@@ -6,6 +6,7 @@ mod endpoints;
 mod entrances;
 mod health_checks;
 mod incremental;
+mod node_ports;
 mod nodes;
 mod services;
 
@@ -20,6 +21,7 @@ use crate::node::NodeSettings;
 pub use entrances::entrances;
 pub use health_checks::{HealthCheck, health_checks};
 pub use incremental::{Compiler, Update};
+pub use node_ports::{NodePort, NodePorts, node_ports};
 
 /// Tables, and what was left out of them.
 #[derive(Clone, Debug, Default)]
