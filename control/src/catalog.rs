@@ -85,6 +85,7 @@ checks! {
     WINTUN = host("wintun", "its driver makes the overlay device of a Windows node, and no other file may be run in its place");
     HNS_OVERLAY = host("hns-overlay", "VFP encapsulates an HNS overlay network itself: it takes VXLAN's port, and packets of its VNI that are meant for Windlass");
     FIREWALL = host("firewall", "Windows' firewall drops what comes to a port that no rule lets in, and VXLAN comes unasked");
+    NODE_PORTS = host("node-ports", "Windows brings nothing to Windlass but its own node ports: they are sockets of Windlass there, which hide the client's address");
     NFT = vital("nft", "the filter rules are set with the program nft");
     ANOTHER_WINDLASS = vital("another-windlass", "two would remove each other's routes and filter rules");
     DEVICE_NAME = host("device-name", "the overlay device is made under this name");

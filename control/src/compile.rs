@@ -6,6 +6,7 @@ mod endpoints;
 mod health_checks;
 mod host_side;
 mod incremental;
+mod node_ports;
 mod nodes;
 mod segments;
 mod services;
@@ -22,6 +23,7 @@ pub use health_checks::{HealthCheck, HealthChecks};
 pub use host_side::HostSide;
 pub(crate) use nodes::remedy_of_twins;
 pub use incremental::{Compiler, Update};
+pub use node_ports::{NodePort, NodePorts, node_ports};
 
 /// Tables, and what was left out of them.
 #[derive(Clone, Debug, Default)]

@@ -16,6 +16,7 @@ pub mod demo;
 pub mod inspect;
 pub mod log_file;
 pub mod node;
+pub mod node_ports;
 pub mod registration;
 pub mod replay;
 pub mod service;

@@ -197,7 +197,9 @@ pub enum NodeError {
         tried: String,
     },
     /// The given underlay address is not this host's.
-    #[error("--underlay-addr {addr} is on no interface of this host; give an address that `ip addr` shows")]
+    #[error(
+        "--underlay-addr {addr} is on no interface of this host; give an address that `ip addr` (on Windows `ipconfig`) shows"
+    )]
     NotLocal {
         /// The address.
         addr: IpAddr,

@@ -11,6 +11,7 @@ mod elsewhere;
 pub(crate) mod hints;
 pub mod host;
 pub mod memory;
+pub mod ring;
 mod segments;
 pub mod survey;
 pub mod virtio;

@@ -5,6 +5,10 @@
 //! copied. Descriptors are plain `Copy` data, so that a packet moves between lists for the price of its
 //! descriptor. Nothing outlives a batch: the pool is reset before the next one is received.
 //!
+//! A device that has packets in memory of its own (a ring) [lends](PacketBatch::receive_lent) them instead of copying
+//! them to a slab. Such a packet has its headroom elsewhere, so that with headers pushed it lies in
+//! [two pieces](PacketPool::pieces).
+//!
 //! One packet may be a superpacket (up to 64 KB that stand for many wire-size segments): its `segment_len`
 //! is then not zero. Counters count wire-size segments.
 
@@ -12,6 +16,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use crate::device::hints;
+use crate::device::ring::RingPacket;
 
 /// Bytes kept free before a received packet: outer Ethernet, IPv6, UDP, VXLAN and inner Ethernet, rounded up.
 pub const HEADROOM: usize = 128;
@@ -23,6 +28,9 @@ pub const MAX_PACKET_LEN: usize = 65_535 + 64;
 /// An odd number of cache lines: packets that started at the same offset modulo the page size would share a few
 /// cache sets.
 const SLAB_LEN: usize = (HEADROOM + MAX_PACKET_LEN).next_multiple_of(64) | 64;
+
+/// Headroom of a packet that a device lends, in bytes: VXLAN and inner Ethernet, rounded up.
+const LENT_HEADROOM: usize = 32;
 
 /// What stands in a packet's transport checksum field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +51,7 @@ pub enum Checksum {
 /// One packet: a range of a slab and what is known of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketBuf {
+    /// Those of lent packets are counted on from the pool's.
     slab: u16,
     start: u32,
     end: u32,
@@ -106,19 +115,37 @@ pub struct PacketPool {
     /// The spare slab being filled, and how far.
     spare: usize,
     spare_end: usize,
+    lent: Vec<Lent>,
+}
+
+/// A packet in a device's memory, given back when it is dropped, and the room for what is pushed before it. Its
+/// descriptor counts from the beginning of that room.
+#[derive(Debug)]
+struct Lent {
+    head: [u8; LENT_HEADROOM],
+    bytes: RingPacket,
+}
+
+impl Lent {
+    /// Both parts of that range.
+    fn pieces(&self, start: usize, end: usize) -> [&[u8]; 2] {
+        let head = &self.head[start.min(LENT_HEADROOM)..end.min(LENT_HEADROOM)];
+        let at = |place: usize| place.saturating_sub(LENT_HEADROOM);
+        [head, &self.bytes[at(start)..at(end)]]
+    }
 }
 
 impl PacketPool {
     /// A pool of `receive_slabs` packets to receive and `spare_slabs` x 64 KB for generated ones.
     ///
     /// # Panics
-    /// If both together exceed 65,535.
+    /// If both together, and a lent packet for each to receive, exceed 65,535.
     pub fn new(receive_slabs: usize, spare_slabs: usize) -> Self {
         let count = receive_slabs + spare_slabs;
-        assert!(count <= usize::from(u16::MAX), "a pool of {count} slabs");
+        assert!(count + receive_slabs <= usize::from(u16::MAX), "a pool of {count} slabs");
         let mut slabs = vec![0; count * SLAB_LEN].into_boxed_slice();
         hints::advise_huge(&mut slabs);
-        Self { slabs, count, receive_slabs, spare: receive_slabs, spare_end: 0 }
+        Self { slabs, count, receive_slabs, spare: receive_slabs, spare_end: 0, lent: Vec::new() }
     }
 
     /// How many packets can be received before a reset.
@@ -126,10 +153,11 @@ impl PacketPool {
         self.receive_slabs
     }
 
-    /// Gives all spare room back. Descriptors made before must not be used after.
+    /// Gives all spare room and all lent packets back. Descriptors made before must not be used after.
     pub fn reset(&mut self) {
         self.spare = self.receive_slabs;
         self.spare_end = 0;
+        self.lent.clear();
     }
 
     /// The whole of receive slab `index` behind its headroom: where a device writes what it receives.
@@ -176,15 +204,36 @@ impl PacketPool {
     }
 
     /// The bytes of a packet.
+    ///
+    /// # Panics
+    /// If it is lent and has had headers pushed: [`pieces`](Self::pieces) gives it in two.
     #[inline]
     pub fn bytes(&self, packet: &PacketBuf) -> &[u8] {
-        &self.slabs[packet.range()]
+        match self.slabs.get(packet.range()) {
+            Some(bytes) => bytes,
+            None => self.lent_bytes(packet),
+        }
     }
 
     /// The bytes of a packet, to change in place.
+    ///
+    /// # Panics
+    /// As [`bytes`](Self::bytes).
     #[inline]
     pub fn bytes_mut(&mut self, packet: &PacketBuf) -> &mut [u8] {
-        &mut self.slabs[packet.range()]
+        match self.slabs.get_mut(packet.range()) {
+            Some(bytes) => bytes,
+            None => lent_bytes_mut(&mut self.lent, self.count, packet),
+        }
+    }
+
+    /// The bytes of a packet in two pieces; the first is empty unless headers were pushed before a lent packet.
+    #[inline]
+    pub fn pieces(&self, packet: &PacketBuf) -> [&[u8]; 2] {
+        match self.slabs.get(packet.range()) {
+            Some(bytes) => [&[], bytes],
+            None => self.lent_of(packet).pieces(packet.start as usize, packet.end as usize),
+        }
     }
 
     /// Grows the packet by `len` bytes at its front and returns those bytes, their content unspecified.
@@ -196,8 +245,54 @@ impl PacketPool {
         assert!(len <= packet.headroom(), "push of {len} bytes into {} of headroom", packet.headroom());
         packet.start -= len as u32;
         let start = packet.range().start;
-        &mut self.slabs[start..start + len]
+        match self.slabs.get_mut(start..start + len) {
+            Some(bytes) => bytes,
+            None => {
+                let pushed = PacketBuf { end: packet.start + len as u32, ..*packet };
+                lent_bytes_mut(&mut self.lent, self.count, &pushed)
+            }
+        }
     }
+
+    /// Adds a packet that a device lends; `None` when there are as many as there are slabs to receive.
+    fn lend(&mut self, bytes: RingPacket) -> Option<PacketBuf> {
+        if self.lent.len() >= self.receive_slabs {
+            return None;
+        }
+        let packet = PacketBuf {
+            slab: (self.count + self.lent.len()) as u16,
+            start: LENT_HEADROOM as u32,
+            end: (LENT_HEADROOM + bytes.len()) as u32,
+            segment_len: 0,
+            checksum: Checksum::Complete,
+        };
+        self.lent.push(Lent { head: [0; LENT_HEADROOM], bytes });
+        Some(packet)
+    }
+
+    fn lent_of(&self, packet: &PacketBuf) -> &Lent {
+        &self.lent[usize::from(packet.slab) - self.count]
+    }
+
+    #[cold]
+    fn lent_bytes(&self, packet: &PacketBuf) -> &[u8] {
+        match self.pieces(packet) {
+            [bytes, []] | [[], bytes] => bytes,
+            [head, bytes] => panic!("{} + {} bytes asked for in one piece", head.len(), bytes.len()),
+        }
+    }
+}
+
+/// Outside of the pool's borrow, of which the slabs have a part.
+#[cold]
+fn lent_bytes_mut<'a>(lent: &'a mut [Lent], slabs: usize, packet: &PacketBuf) -> &'a mut [u8] {
+    let Lent { head, bytes } = &mut lent[usize::from(packet.slab) - slabs];
+    let (start, end) = (packet.start as usize, packet.end as usize);
+    if end <= LENT_HEADROOM {
+        return &mut head[start..end];
+    }
+    assert!(start >= LENT_HEADROOM, "a packet in two pieces asked for in one");
+    &mut bytes[start - LENT_HEADROOM..end - LENT_HEADROOM]
 }
 
 /// Packets received from an overlay device, in order, and the pool they lie in.
@@ -230,6 +325,13 @@ impl PacketBatch {
         self.pool.receive_area(index)[..bytes.len()].copy_from_slice(bytes);
         self.packets.push(self.pool.received(index, 0, bytes.len()));
         true
+    }
+
+    /// Adds a packet as it lies in a device's memory, until the batch is cleared; `false` when full.
+    pub fn receive_lent(&mut self, bytes: RingPacket) -> bool {
+        let lent = self.pool.lend(bytes);
+        self.packets.extend(lent);
+        lent.is_some()
     }
 }
 

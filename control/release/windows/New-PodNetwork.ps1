@@ -46,7 +46,7 @@ if ($network -and $network.Type -ne 'L2Bridge') {
     throw "the HNS network '$Name' is of the type $($network.Type): remove it first, or give another -Name"
 }
 if ($network -and $network.Subnets[0].AddressPrefix -ne $PodCidr) {
-    throw "the HNS network '$Name' has the subnet $($network.Subnets[0].AddressPrefix), not ${PodCidr}: run Remove-PodNetwork.ps1 first"
+    throw "the HNS network '$Name' has the subnet $($network.Subnets[0].AddressPrefix), not ${PodCidr}: run Remove-Windlass.ps1 -PodNetworkOnly first"
 }
 if (-not $network) {
     $request = @{

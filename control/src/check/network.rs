@@ -7,6 +7,7 @@ use windlass_dataplane::device::Survey;
 use windlass_dataplane::device::survey::{SurveyedLink, SurveyedRoute};
 
 use super::cluster::vteps;
+use super::windows;
 use super::{Facts, Finding, Severity, Subject};
 use crate::catalog::{self, Check};
 use crate::cluster::NetConfState;
@@ -20,7 +21,7 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
             // The device of a run that goes on is that run's, and one that was left standing is gone on with.
             let is_free = |link: &&SurveyedLink| facts.managed_by.is_none() && !link.kept;
             let links = links.iter().filter(|link| is_free(link) || link.name != subject.config.device);
-            findings.extend(links.filter_map(|link| device(subject, link)));
+            findings.extend(links.filter_map(|link| device(subject, host, link)));
         }
         Err(why) => findings.push(Finding::unseen(&catalog::FLANNEL_DEVICE, why)),
     }
@@ -28,7 +29,7 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
         (Err(why), _) => findings.push(Finding::unseen(&catalog::ROUTES, why)),
         (Ok(_), None) => findings.push(Finding::without_node(&catalog::ROUTES)),
         (Ok(routes), Some(node)) => {
-            findings.extend(competing_routes(subject, node, routes));
+            findings.extend(competing_routes(subject, node, host, routes));
             findings.extend(underlay_paths(subject, node, host, routes));
             findings.extend(advertised_default(node, host, routes));
         }
@@ -42,9 +43,29 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Sets an interface's MTU, in the words of the host's own tools.
+fn set_mtu(host: &Survey, interface: &str, mtu: u32) -> String {
+    match host.windows {
+        Some(_) => windows::set_mtu(interface, mtu),
+        None => format!("ip link set {interface} mtu {mtu}"),
+    }
+}
+
+/// Removes a route, likewise.
+fn delete_route(host: &Survey, route: &SurveyedRoute) -> String {
+    if host.windows.is_some() {
+        return windows::delete_route(route);
+    }
+    let family = if route.destination.addr().is_ipv6() { "-6 " } else { "" };
+    format!("ip {family}route delete {}", described(route))
+}
+
 /// A vxlan device takes a VNI and port as a whole, whatever its name is.
-fn device(subject: &Subject<'_>, link: &SurveyedLink) -> Option<Finding> {
-    let remedy = format!("ip link delete {}", link.name);
+fn device(subject: &Subject<'_>, host: &Survey, link: &SurveyedLink) -> Option<Finding> {
+    let remedy = match host.windows {
+        Some(_) => windows::delete_device(&link.name),
+        None => format!("ip link delete {}", link.name),
+    };
     if link.name == subject.config.device {
         let seen = format!("an interface {} exists already", link.name);
         let remedy = format!("{remedy}, or choose another name with --device");
@@ -69,7 +90,12 @@ fn device(subject: &Subject<'_>, link: &SurveyedLink) -> Option<Finding> {
 
 /// Routes inside the overlay's ranges that are not ours: one inside a peer's podCIDR, or to one of our own
 /// prefixes, takes what is meant for us; another may be meant so.
-fn competing_routes(subject: &Subject<'_>, node: &NodeSettings, routes: &[SurveyedRoute]) -> Vec<Finding> {
+fn competing_routes(
+    subject: &Subject<'_>,
+    node: &NodeSettings,
+    host: &Survey,
+    routes: &[SurveyedRoute],
+) -> Vec<Finding> {
     let ranges: Vec<&IpNet> = node.cluster_cidrs.iter().chain(&node.service_cidrs).collect();
     let peers: Vec<&IpNet> = (subject.cluster.nodes.iter())
         .filter(|(name, _)| **name != node.node)
@@ -86,9 +112,7 @@ fn competing_routes(subject: &Subject<'_>, node: &NodeSettings, routes: &[Survey
             ranges.contains(&net) || peers.iter().any(|cidr| cidr.contains(net) || net.contains(*cidr));
         let severity = if taken { Severity::Error } else { Severity::Warning };
         let seen = format!("the host has a route to {}", described(route));
-        let family = if net.addr().is_ipv6() { "-6 " } else { "" };
-        let remedy = format!("ip {family}route delete {}", described(route));
-        findings.push(Finding::new(&catalog::ROUTES, severity, seen, remedy));
+        findings.push(Finding::new(&catalog::ROUTES, severity, seen, delete_route(host, route)));
     }
     findings
 }
@@ -135,7 +159,7 @@ fn underlay_paths(
         if let Some(mtu) = smaller {
             let seen = format!("the route to {addr} leaves by {path}, MTU {mtu}, and {own} has {own_mtu}");
             let remedy =
-                format!("ip link set {path} mtu {own_mtu}, or give that interface's --underlay-addr");
+                format!("{}, or give that interface's --underlay-addr", set_mtu(host, path, own_mtu));
             findings.push(Finding::warning(&catalog::MTU, seen, remedy));
         }
         if strict {
@@ -164,8 +188,8 @@ fn underlay_mtus(subject: &Subject<'_>, node: &NodeSettings, host: &Survey) -> V
                 "{} has an MTU of {}, which needs {needed} of {name}, and {name} has {mtu}",
                 device.name, device.mtu
             );
-            let remedy =
-                format!("ip link set {name} mtu {needed}, or restart windlass, which takes the lesser MTU");
+            let set = set_mtu(host, name, needed);
+            let remedy = format!("{set}, or restart windlass, which takes the lesser MTU");
             findings.push(Finding::warning(&catalog::MTU, seen, remedy));
         } else if mtu < USUAL_MTU && !agreed {
             let seen = format!(
@@ -175,8 +199,9 @@ fn underlay_mtus(subject: &Subject<'_>, node: &NodeSettings, host: &Survey) -> V
                 USUAL_MTU - overhead
             );
             let remedy = format!(
-                "ip link set {name} mtu {USUAL_MTU}; where the network carries no more, \"MTU\": {mtu} under \
-                 Backend in net-conf.json tells all nodes"
+                "{}; where the network carries no more, \"MTU\": {mtu} under Backend in net-conf.json tells all \
+                 nodes",
+                set_mtu(host, name, USUAL_MTU)
             );
             findings.push(Finding::warning(&catalog::MTU, seen, remedy));
         }

@@ -2,14 +2,19 @@
 
 mod rule;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use serde_json::Value;
 use windlass_dataplane::device::Family;
-use windlass_dataplane::device::survey::{FirewallSurvey, SurveyedForwarding, WindowsSurvey};
+use windlass_dataplane::device::survey::{FirewallSurvey, SurveyedForwarding, SurveyedRoute, WindowsSurvey};
+use windlass_dataplane::tables::TableSet;
 
 use self::rule::Rule;
 use super::network::pod_interfaces;
-use super::{Facts, Finding, Subject};
+use super::{Facts, Finding, Severity, Subject};
 use crate::catalog::{self, Check};
+use crate::compile::{self, NodePorts};
 use crate::node::NodeSettings;
 
 /// Checks of what only Linux has.
@@ -47,7 +52,77 @@ pub(super) fn findings(subject: &Subject<'_>, facts: &Facts, host: &WindowsSurve
         (Ok(_), None) => findings.push(Finding::without_node(&catalog::FIREWALL)),
         (Ok(firewall), Some(node)) => findings.extend(self::firewall(node, firewall)),
     }
+    if let Some(node) = subject.node {
+        let tables = compile::compile(subject.cluster, node).tables;
+        findings.extend(node_ports(node, &tables));
+        findings.extend(backends_outside(node, &tables));
+    }
     findings
+}
+
+/// Services that one finding names.
+const NAMED: usize = 5;
+
+/// Backends to which the host would have to masquerade the source VIP.
+fn backends_outside(node: &NodeSettings, tables: &TableSet) -> Option<Finding> {
+    let is_outside = |addr: IpAddr| {
+        !node.cluster_cidrs.iter().any(|cidr| cidr.contains(&addr)) && !node.addresses.contains(&addr)
+    };
+    let services = tables.services.iter();
+    let with_one = services.filter(|service| service.backends.iter().any(|backend| is_outside(backend.ip())));
+    let names: BTreeSet<&str> = with_one.map(|service| service.name.as_str()).collect();
+    let first: Vec<_> = names.iter().copied().take(NAMED).collect();
+    if first.is_empty() {
+        return None;
+    }
+    let seen = format!(
+        "backends outside the overlay and this node see the source VIP {}, which Windows does not masquerade, so that \
+         their replies are lost: {} has such{}",
+        node.source_vip_v4,
+        first.join(", "),
+        if names.len() > NAMED { format!(", and {} more", names.len() - NAMED) } else { String::new() },
+    );
+    let remedy =
+        "let this node's pods use the backends' own addresses (the API server's: KUBERNETES_SERVICE_HOST)";
+    Some(Finding::warning(&catalog::IP_MASQ, seen, remedy))
+}
+
+/// Which ways in from outside sockets of ours serve, and which nobody does.
+fn node_ports(node: &NodeSettings, tables: &TableSet) -> Vec<Finding> {
+    let NodePorts { served, problems } = compile::node_ports(node, tables);
+    let mut findings: Vec<_> = problems.iter().map(Finding::of_problem).collect();
+    if !served.is_empty() {
+        let seen = format!(
+            "{} node ports are served by sockets of Windlass; backends see this node in place of the client",
+            served.len()
+        );
+        let remedy = "New-NetFirewallRule -DisplayName windlass-node-ports -Direction Inbound -Action Allow -Program \
+                      (Resolve-Path .\\windlass.exe), if the firewall is on";
+        findings.push(Finding::new(&catalog::NODE_PORTS, Severity::Note, seen, remedy));
+    }
+    findings
+}
+
+/// Sets an interface's MTU, for good.
+pub(super) fn set_mtu(interface: &str, mtu: u32) -> String {
+    format!("Set-NetIPInterface -InterfaceAlias '{interface}' -NlMtuBytes {mtu}")
+}
+
+/// Removes a route, also from what outlives a restart.
+pub(super) fn delete_route(route: &SurveyedRoute) -> String {
+    let mut command = format!("Remove-NetRoute -DestinationPrefix {}", route.destination);
+    if let Some(interface) = &route.interface {
+        command.push_str(&format!(" -InterfaceAlias '{interface}'"));
+    }
+    if let Some(gateway) = route.gateway {
+        command.push_str(&format!(" -NextHop {gateway}"));
+    }
+    command
+}
+
+/// Removes a network device.
+pub(super) fn delete_device(name: &str) -> String {
+    format!("Get-NetAdapter -Name '{name}' | ForEach-Object {{ pnputil /remove-device $_.PnPDeviceID }}")
 }
 
 /// Who has VXLAN's port, where a process has it; VFP takes it without one.

@@ -5,6 +5,7 @@ mod follow;
 mod health;
 pub(super) mod inspect;
 mod join;
+mod node_ports;
 pub(super) mod platform;
 mod readings;
 mod record;

@@ -194,7 +194,7 @@ pub enum DeviceError {
     },
     /// The underlay address is not this host's.
     #[error(
-        "{address} is no address of this host (or an IPv6 address still being checked for duplicates): see `ip address`"
+        "{address} is no address of this host (or an IPv6 address still being checked for duplicates): see `ip address`, on Windows `ipconfig`"
     )]
     NoSuchAddress {
         /// The address.
@@ -211,6 +211,15 @@ pub enum DeviceError {
     NoTunnelGso {
         /// What stands in its way.
         reason: String,
+    },
+    /// More workers were asked for than this platform can have.
+    #[error(
+        "--workers {workers}: there is one worker on Windows: a Wintun adapter has one ring of packets to receive and takes one \
+         session, and two readers of one ring would send a flow's packets in disorder; leave out --workers, or say 1"
+    )]
+    OneWorker {
+        /// How many.
+        workers: usize,
     },
     /// A driver's library could not be used.
     #[error("{library}: {reason}")]

@@ -200,7 +200,8 @@ impl UnderlaySocket for MemorySocket {
         let mut report = SendReport::default();
         let mut queues = self.queues.lock();
         for datagram in datagrams {
-            let Some(payloads) = wire_payloads(pool.bytes(&datagram.packet), &datagram.packet) else {
+            let Some(payloads) = wire_payloads(pool.pieces(&datagram.packet).concat(), &datagram.packet)
+            else {
                 report.refused += 1;
                 continue;
             };
@@ -224,9 +225,9 @@ impl UnderlaySocket for MemorySocket {
 }
 
 /// The payloads a datagram leaves as.
-fn wire_payloads(bytes: &[u8], packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
+fn wire_payloads(mut payload: Vec<u8>, packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     if packet.segment_len != 0 {
-        let superpacket = Superpacket::parse(bytes, ENCAPSULATION_LEN, packet.segment_len)?;
+        let superpacket = Superpacket::parse(&payload, ENCAPSULATION_LEN, packet.segment_len)?;
         let segment = |index| {
             let mut out = vec![0; superpacket.longest()];
             let len = superpacket.write(index, &mut out)?;
@@ -235,7 +236,6 @@ fn wire_payloads(bytes: &[u8], packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
         };
         return (0..superpacket.count()).map(segment).collect();
     }
-    let mut payload = bytes.to_vec();
     if let Checksum::Partial { start, offset } = packet.checksum
         && !segments::complete_checksum(payload.get_mut(ENCAPSULATION_LEN..)?, start, offset)
     {

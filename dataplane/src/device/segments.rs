@@ -47,7 +47,6 @@ impl<'a> Superpacket<'a> {
     }
 
     /// Bytes that segment `index` takes, with its prefix.
-    #[cfg(windows)]
     pub(crate) fn len(&self, index: usize) -> usize {
         let (headers, segment_len) = (self.inner.headers_len(), usize::from(self.segment_len));
         let payload = self.ip.len().saturating_sub(headers + index * segment_len);

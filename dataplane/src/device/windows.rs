@@ -3,7 +3,9 @@
 //! Under wine, which has neither drivers nor the calls that change addresses and routes, a stand-in records the calls
 //! (`recorder`), and the wintun.dll that lies beside the program is a stand-in too.
 //!
-//! Not here: several workers.
+//! There is one worker. An adapter has one session, a session one ring of packets to receive; two workers that take
+//! turns at it would send packets of one flow in another order than they came. (The receiving sockets could be several,
+//! with SIO_CPU_AFFINITY, and Wintun's sending ring takes several writers: half of the work could be divided.)
 
 mod control;
 mod dynamic;
@@ -41,6 +43,7 @@ pub use system_folder::system_folder;
 
 use super::config::{DeviceConfig, DeviceError, Opened, TunnelGsoMode};
 use super::dual_stack::DualStack;
+use super::ring::RingDevice;
 use super::{Waker, WorkerIo};
 
 /// Opens the overlay device and the sockets: all of it closes when the workers are dropped.
@@ -51,14 +54,17 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     if config.offloads.tunnel_gso == TunnelGsoMode::On {
         return Err(DeviceError::NoTunnelGso { reason: "only Linux has it".to_owned() });
     }
+    if config.workers > 1 {
+        return Err(DeviceError::OneWorker { workers: config.workers });
+    }
     let pools = config
         .udp()
         .map(|udp| Ok((udp::UdpPool::open(&udp, config.offloads)?, udp)))
         .collect::<Result<Vec<_>, DeviceError>>()?;
-    let overlay = wintun::WintunDevice::open(config)?;
+    let rings = wintun::WintunRings::open(config)?;
     let failed = |error| DeviceError::system("making events to wait for", error);
     let receivers = pools.iter().map(|(pool, _)| pool.receiver());
-    let wait = wait::EventWait::new(overlay.read_event()?, receivers).map_err(failed)?;
+    let wait = wait::EventWait::new(rings.read_event()?, receivers).map_err(failed)?;
     let waker: Arc<dyn Waker> = wait.waker();
     let source_ports = pools.iter().flat_map(|(pool, _)| pool.ports()).copied().collect();
     let (name, ring) = (&config.name, config.ring_capacity >> 10);
@@ -75,7 +81,8 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         *(if udp.underlay.is_ipv4() { &mut v4 } else { &mut v6 }) = Some(pool);
     }
     let underlay = DualStack::new(v4, v6);
-    let worker = WorkerIo { overlay: Box::new(overlay), underlay: Box::new(underlay), wait: Box::new(wait) };
+    let worker =
+        WorkerIo { overlay: Box::new(RingDevice(rings)), underlay: Box::new(underlay), wait: Box::new(wait) };
     Ok(Opened {
         keeper: None,
         workers: vec![worker],
@@ -84,4 +91,17 @@ pub fn open(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         source_ports,
         facts,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_worker_is_refused_with_the_reason() {
+        let mut config = DeviceConfig::new("windlass-test", 1450, [127, 0, 0, 1].into(), 4789);
+        config.workers = 2;
+        let error = open(&config).err().unwrap().to_string();
+        assert!(error.starts_with("--workers 2: there is one worker on Windows"), "{error}");
+    }
 }

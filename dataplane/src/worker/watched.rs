@@ -114,7 +114,10 @@ impl Worker {
         }
         for datagram in &self.out.datagrams[*datagrams..] {
             let outer = Some(Outer::of(datagram));
-            self.tap.see(&Sighting::sent(Side::Underlay, outer, pool.bytes(&datagram.packet), at));
+            match pool.pieces(&datagram.packet) {
+                [[], bytes] => self.tap.see(&Sighting::sent(Side::Underlay, outer, bytes, at)),
+                pieces => self.tap.see(&Sighting::sent(Side::Underlay, outer, &pieces.concat(), at)),
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod service;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;
+use serde_json::json;
 use windlass_tests::dns::{self, KUBE_DNS, NAME, serve_dns};
 use windlass_tests::node::{SOURCE_VIP, WindlassNode};
 use windlass_tests::objects::{Objects, ServiceSpec};
@@ -20,10 +21,14 @@ const BRIDGE: &str = env!("CARGO_BIN_EXE_windlass-tun-bridge");
 /// Enough for TCP to leave slow start.
 const TCP_BYTES: usize = 1 << 20;
 
+/// In one packet, and in fragments.
+const UDP_RELAYED_SIZES: [usize; 3] = [1, 1_400, 9_000];
+
 const REMOTE: ServiceSpec = at("remote", [10, 106, 228, 152], 80, PORT);
 const LOCAL: ServiceSpec = at("local", [10, 106, 1, 1], 80, PORT);
 const HAIRPIN: ServiceSpec = at("hairpin", [10, 106, 1, 2], 80, PORT);
 const KUBERNETES: ServiceSpec = at("kubernetes", [10, 96, 0, 1], 443, 6443);
+const KEEPS_CLIENT: ServiceSpec = at("keeps", [10, 106, 1, 4], 80, PORT);
 const EMPTY: ServiceSpec = at("empty", [10, 106, 1, 3], 80, PORT);
 
 const fn at(name: &'static str, vip: [u8; 4], port: u16, backend_port: u16) -> ServiceSpec {
@@ -78,7 +83,7 @@ fn pods_and_hosts_of_a_windows_node_and_of_a_stock_node_talk() -> Result<()> {
     Ok(())
 }
 
-const APPLIED: [&str; 10] = [
+const APPLIED: [&str; 12] = [
     "SetIpInterfaceEntry IPv4 mtu 1430 metric 5 forwarding",
     "SetIpInterfaceEntry IPv6 mtu 1430 metric 5 forwarding",
     "CreateUnicastIpAddressEntry 10.244.0.0/32",
@@ -89,9 +94,13 @@ const APPLIED: [&str; 10] = [
     "CreateIpForwardEntry2 fd00:244::/48",
     "CreateIpForwardEntry2 169.254.77.1/32",
     "CreateIpForwardEntry2 fd77:6e64:6c61:7373::1/128",
+    "CreateIpForwardEntry2 169.254.77.2/32",
+    "CreateIpForwardEntry2 fd77:6e64:6c61:7373::2/128",
 ];
 
-const UNDONE: [&str; 8] = [
+const UNDONE: [&str; 10] = [
+    "DeleteIpForwardEntry2 fd77:6e64:6c61:7373::2/128",
+    "DeleteIpForwardEntry2 169.254.77.2/32",
     "DeleteIpForwardEntry2 fd77:6e64:6c61:7373::1/128",
     "DeleteIpForwardEntry2 169.254.77.1/32",
     "DeleteIpForwardEntry2 fd00:244::/48",
@@ -148,6 +157,45 @@ fn vips_are_reached_from_pod_and_host_of_a_windows_node() -> Result<()> {
             // F8: a port that the VIP does not serve.
             traffic().refused(client, REMOTE.vip(family), REMOTE.port + 1)?;
         }
+    }
+    node.stop().map(drop)
+}
+
+/// Node ports are sockets of windlass.exe, which relay into the overlay.
+#[test]
+fn node_ports_of_a_windows_node_lead_to_pods_here_and_there() -> Result<()> {
+    let Some(_permit) = start()? else { return Ok(()) };
+    let topology = Topology::pair()?;
+    let (ours, stock) = (topology.host(0)?, topology.host(1)?);
+    let _peer = KernelPeer::new(stock, &topology.specs())?;
+    let (near, far) = (Pods::with_pods(ours, 1)?, Pods::with_pods(stock, 1)?);
+    let (near, far) = (near.pod(0)?, far.pod(0)?);
+    let at = |pod: &Pod, node| FAMILIES.map(|family| (pod.ip(family), node));
+    let mut objects = Objects::cluster(&topology.specs())
+        .with_service(&REMOTE, &at(far, stock.spec.name))
+        .with_service(&LOCAL, &at(near, ours.spec.name))
+        .with_service(&KEEPS_CLIENT, &at(near, ours.spec.name));
+    let (remote_port, local_port, keeps_port) = (30_080, 30_081, 30_082);
+    objects.expose(REMOTE.name, json!({}), remote_port, &[])?;
+    objects.expose(LOCAL.name, json!({}), local_port, &[])?;
+    objects.expose(KEEPS_CLIENT.name, json!({ "externalTrafficPolicy": "Local" }), keeps_port, &[])?;
+    let mut node = WindowsNode::start(ours, &objects, BRIDGE, &[])?;
+    node.wait_for(": tcp node port 30082 is not served on this node")?;
+    for family in FAMILIES {
+        let _servers = [
+            traffic().serve(&far.netns, far.ip(family), PORT)?,
+            traffic().serve(&near.netns, near.ip(family), PORT)?,
+        ];
+        let address = ours.spec.underlay(family);
+        for (port, backend) in [(remote_port, far), (local_port, near)] {
+            // The stock node is the client from outside, on the wire beside ours.
+            for client in [&stock.netns, &ours.netns] {
+                let seen = traffic().tcp(client, address, port, TCP_BYTES)?;
+                assert_eq!(seen.server, (backend.ip(family), PORT).into());
+                traffic().udp(client, address, port, &UDP_RELAYED_SIZES)?;
+            }
+        }
+        traffic().refused(&stock.netns, address, keeps_port)?;
     }
     node.stop().map(drop)
 }

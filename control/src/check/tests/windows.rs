@@ -3,6 +3,7 @@ use windlass_dataplane::device::survey::{FirewallSurvey, SurveyedForwarding, Win
 
 use super::host::HostCase;
 use super::*;
+use crate::cluster::ObjectName;
 
 const RULE: &str =
     r"v2.30|Action=Allow|Active=TRUE|Dir=In|Protocol=17|LPort=4789|App=C:\windlass.exe|Name=windlass-vxlan|";
@@ -123,6 +124,33 @@ const CASES: &[HostCase] = &[
         (Warning, "firewall"),
         &["no overlays", "enable=no"],
     ),
+    (
+        "a peer's route",
+        |f| {
+            let by_hand =
+                SurveyedRoute { gateway: "192.168.1.1".parse().ok(), ..route("10.244.2.0/24", "Ethernet 2") };
+            f.host.routes.as_mut().unwrap().push(by_hand);
+        },
+        (Error, "routes"),
+        &[
+            "Remove-NetRoute -DestinationPrefix 10.244.2.0/24 -InterfaceAlias 'Ethernet 2' -NextHop 192.168.1.1",
+        ],
+    ),
+    (
+        "an underlay narrower than its peers'",
+        |f| {
+            f.host.addresses.as_mut().unwrap()[0].mtu = 1400;
+            f.host.links = Ok(vec![link("cni0", 3, 1350)]);
+        },
+        (Warning, "mtu"),
+        &["Set-NetIPInterface -InterfaceAlias 'eth0' -NlMtuBytes 1500"],
+    ),
+    (
+        "an adapter of our name",
+        |f| f.host.links.as_mut().unwrap().push(link("windlass0", 9, 1450)),
+        (Error, "device-name"),
+        &["pnputil /remove-device"],
+    ),
     ("a firewall unseen", |f| host(f).firewall = Err("denied".into()), (Unseen, "firewall"), &["denied"]),
 ];
 
@@ -145,4 +173,44 @@ fn a_firewall_that_is_off_needs_no_rule() {
     let mut facts = healthy();
     *firewall(&mut facts) = FirewallSurvey::default();
     assert_eq!(named(&found(&[], &example(), &facts)), Vec::new());
+}
+
+/// The example's web with a node port.
+fn with_node_port(local: bool) -> ClusterState {
+    let mut cluster = example();
+    let web = cluster.services.get_mut(&ObjectName::new("default", "web")).unwrap();
+    let web = Arc::make_mut(web);
+    web.ports[0].node_port = Some(30_080);
+    web.exposure.local = local;
+    cluster
+}
+
+#[test]
+fn what_of_node_ports_is_served_is_told() {
+    let findings = found(&[], &with_node_port(false), &healthy());
+    assert_eq!(named(&findings), [(Note, "node-ports")]);
+    assert!(findings[0].seen.starts_with("1 node ports are served"), "{findings:?}");
+    let findings = found(&[], &with_node_port(true), &healthy());
+    assert_eq!(named(&findings), [(Warning, "node-ports")]);
+    let told = format!("{} {}", findings[0].seen, findings[0].remedy);
+    for words in ["Service default/web:80", "tcp node port 30080 is not served", "set the policy to Cluster"]
+    {
+        assert!(told.contains(words), "{told}");
+    }
+    // Linux brings them to the device, with the client's address.
+    assert_eq!(named(&found(&[], &with_node_port(true), &super::healthy())), Vec::new());
+}
+
+#[test]
+fn services_whose_replies_windows_would_lose_are_named() {
+    let mut cluster = example();
+    let slice = cluster.endpoint_slices.get_mut(&ObjectName::new("default", "web-m4c9d")).unwrap();
+    Arc::make_mut(slice).endpoints[0].addr = "192.168.1.51".parse().unwrap();
+    let findings = found(&[], &cluster, &healthy());
+    assert_eq!(named(&findings), [(Warning, "ip-masq")]);
+    assert!(findings[0].seen.contains("default/web:80"), "{findings:?}");
+    // A server of this node itself answers.
+    let slice = cluster.endpoint_slices.get_mut(&ObjectName::new("default", "web-m4c9d")).unwrap();
+    Arc::make_mut(slice).endpoints[0].addr = "192.168.1.40".parse().unwrap();
+    assert_eq!(named(&found(&[], &cluster, &healthy())), Vec::new());
 }

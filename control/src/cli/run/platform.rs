@@ -14,7 +14,7 @@ use windlass_control::inspect::rows::DeviceRow;
 use windlass_control::node::{HostFacts, NodeSettings};
 use windlass_control::snapshot::{Connections, Restored};
 use windlass_dataplane::device::{
-    self, DeviceConfig, Entrances, Family, HostPlan, HostState, LinkError, LocalAddress, PodTuning,
+    self, DeviceConfig, Family, HostPlan, HostState, LinkError, LocalAddress, PodTuning,
 };
 use windlass_dataplane::drop_reason::DropReason;
 use windlass_dataplane::engine;
@@ -23,6 +23,7 @@ use windlass_dataplane::tables::{Draft, ForwardingTables, TableSet, Writer};
 use windlass_dataplane::worker::{Workers, WorkersConfig};
 
 use super::inspect::{Known, Subject};
+use super::node_ports::NodePortSockets;
 use super::readings::WorkerReadings;
 use super::record::Record;
 use super::saving;
@@ -72,6 +73,7 @@ pub(super) struct Running {
     writer: Writer,
     subject: Arc<Subject>,
     persists: bool,
+    node_ports: Option<NodePortSockets>,
 }
 
 /// What a change of tables brought with it.
@@ -96,9 +98,6 @@ pub(super) fn start(
 ) -> anyhow::Result<Running> {
     let side = HostSide::new(settings, &tables.services);
     let plan = (!settings.is_bridge()).then(|| host_plan(config, settings, &side));
-    if !device::HAS_ENTRANCES && *side.entrances() != Entrances::default() {
-        tracing::warn!("{NO_ENTRANCES}");
-    }
     let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
     let seed = RandomState::new().build_hasher().finish();
     let mut opened = device::open(&device_config(config, settings, seed)?)?;
@@ -107,6 +106,8 @@ pub(super) fn start(
         tracing::info!("{fact}");
     }
     let host = plan.map(HostState::apply).transpose()?;
+    let node_ports =
+        (!device::HAS_ENTRANCES).then(|| NodePortSockets::start(settings, tables)).transpose()?;
     let pods = if host.is_some() { pod_tuning(config, settings)? } else { None };
     let writer = Writer::new(tables.clone());
     let device = DeviceRow {
@@ -147,6 +148,7 @@ pub(super) fn start(
         writer,
         subject,
         persists: config.persist,
+        node_ports,
     })
 }
 
@@ -170,6 +172,9 @@ impl Running {
             true => self.workers.connections().purge(|connection| after.strands(connection)),
             false => 0,
         };
+        if let Some(sockets) = &mut self.node_ports {
+            sockets.follow(settings, draft.tables());
+        }
         let has_to_follow = self.side.follow(settings, &before, &after, draft.touched());
         let host = match self.host.as_mut().filter(|_| has_to_follow || self.host_is_behind) {
             None => Ok(()),
@@ -217,6 +222,7 @@ impl Running {
     /// Undoes what was made of the host, unless it is to persist, and stops the workers, in the order in which
     /// packets lose nothing else.
     pub(super) fn stop(self) -> anyhow::Result<()> {
+        drop(self.node_ports);
         let (pods, undone) = match self.persists {
             true => {
                 self.pods.into_iter().for_each(PodTuning::keep);
@@ -232,10 +238,6 @@ impl Running {
         pods.and(undone).and(stopped)
     }
 }
-
-/// Where the host takes nothing in.
-const NO_ENTRANCES: &str = "node ports, external IPs and load-balancer addresses are not served on this platform: \
-                            clients outside the cluster reach services through other nodes only";
 
 /// Packets that may wait for the device: a worker takes them in batches of superpackets.
 const TXQUEUELEN: u32 = 4_096;

@@ -200,3 +200,31 @@ fn health_checks_count_the_ready_endpoints_of_this_node() {
     web(&mut state).exposure.health_check_port = None;
     assert!(checks(&state).by_port().is_empty());
 }
+
+fn ports_of(compiled: &Compiled) -> crate::compile::NodePorts {
+    crate::compile::node_ports(&crate::compile::tests::settings(), &compiled.tables)
+}
+
+#[test]
+fn node_ports_are_sockets_at_the_nodes_addresses_and_lead_into_the_overlay() {
+    let compiled = exposed(|web| web.exposure = Default::default());
+    let ports = ports_of(&compiled);
+    assert_eq!(ports.problems, Vec::new());
+    let [port] = ports.served.as_slice() else { panic!("{ports:?}") };
+    assert_eq!((port.protocol, port.listen.to_string()), (Protocol::TCP, "192.168.1.40:30080".to_owned()));
+    assert_eq!(port.relay_to.to_string(), format!("{NODE_PORTS}:{NODE_PORT}"));
+}
+
+#[test]
+fn what_sockets_cannot_serve_names_the_service() {
+    let local = ports_of(&exposed(|web| web.exposure.local = true));
+    assert_eq!(local.served, Vec::new());
+    let told: Vec<_> = local.problems.iter().map(ToString::to_string).collect();
+    assert!(told.iter().all(|text| text.starts_with("Service default/web:80: ")), "{told:?}");
+    assert!(told.iter().any(|text| text.contains("tcp node port 30080 is not served")), "{told:?}");
+    for addr in [LB, EXTERNAL] {
+        assert!(told.iter().any(|text| text.contains(&format!("tcp {addr}:80 from outside"))), "{told:?}");
+    }
+    let cluster = ports_of(&exposed(|_| ()));
+    assert_eq!((cluster.served.len(), cluster.problems.len()), (1, 2));
+}

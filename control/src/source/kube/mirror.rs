@@ -125,6 +125,7 @@ impl Mirror {
             endpoint_slices: self.endpoint_slices.take_touched().collect(),
             service_cidrs: has_cidrs.then(|| self.service_cidrs()),
             net_conf: has_net_conf.contains(&true).then(|| self.net_conf()),
+            segments: None,
         }
     }
 

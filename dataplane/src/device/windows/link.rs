@@ -300,12 +300,12 @@ mod tests {
         let mut state = state.unwrap();
         taken(&calls);
         let routes = nets(&["10.244.0.0/16", "10.97.0.0/16", "169.254.77.1/32", "fd00:244::/48"]);
-        state.change(&routes, &[]).unwrap();
+        state.change(&routes, &[], &Entrances::default()).unwrap();
         assert_eq!(
             taken(&calls),
             ["CreateIpForwardEntry2 10.97.0.0/16", "DeleteIpForwardEntry2 10.96.0.0/12"]
         );
-        state.change(&routes, &[]).unwrap();
+        state.change(&routes, &[], &Entrances::default()).unwrap();
         assert!(taken(&calls).is_empty());
     }
 

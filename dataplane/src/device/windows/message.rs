@@ -91,9 +91,10 @@ impl Receiver {
     }
 }
 
-/// A piece of a message.
-pub(super) fn piece(bytes: &[u8]) -> WSABUF {
-    WSABUF { len: bytes.len() as u32, buf: bytes.as_ptr().cast_mut() }
+/// Pieces of a message, without those that are empty.
+pub(super) fn pieces(bytes: [&[u8]; 2]) -> impl Iterator<Item = WSABUF> {
+    let filled = bytes.into_iter().filter(|bytes| !bytes.is_empty());
+    filled.map(|bytes| WSABUF { len: bytes.len() as u32, buf: bytes.as_ptr().cast_mut() })
 }
 
 /// Sends one message made of `pieces`.

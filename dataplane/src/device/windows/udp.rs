@@ -1,7 +1,8 @@
 //! VXLAN over UDP: a receiving socket and a pool of source ports.
 //!
 //! Where Windows has USO, datagrams that follow each other to one peer from one source port with one TOS leave as one
-//! message; where it has URO, what one peer has sent arrives as one. Neither copies anything.
+//! message; where it has URO, what one peer has sent arrives as one. Neither copies anything, nor does a packet that a
+//! ring lends: its headers and its content are two pieces of the message.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -80,7 +81,7 @@ impl UdpPool {
             joins_received: offloads.udp_receive && socket::join_received(&receiver),
         };
         let payload = vec![0; MAX_PACKET_LEN].into_boxed_slice();
-        let pieces = Vec::with_capacity(MAX_SEGMENTS);
+        let pieces = Vec::with_capacity(2 * MAX_SEGMENTS);
         Ok(Self { receiver, receive, senders, ports, lanes, payload, pieces })
     }
 
@@ -114,8 +115,12 @@ impl UdpPool {
     }
 
     fn send_one(&mut self, pool: &PacketPool, datagram: &Datagram, report: &mut SendReport) {
-        let bytes = pool.bytes(&datagram.packet);
         let packet = &datagram.packet;
+        if packet.segment_len == 0 && packet.checksum == Checksum::Complete {
+            return self.send(pool.pieces(packet), datagram, report);
+        }
+        // In one piece: what a ring lends is an ordinary packet with a whole checksum.
+        let bytes = pool.bytes(packet);
         // Taken out, so that it can be borrowed beside `self`.
         let mut payload = std::mem::take(&mut self.payload);
         if packet.segment_len != 0 {
@@ -125,11 +130,9 @@ impl UdpPool {
             payload.copy_from_slice(bytes);
             match payload.get_mut(ENCAPSULATION_LEN..).is_some_and(|ip| complete_checksum(ip, start, offset))
             {
-                true => self.send(payload, datagram, report),
+                true => self.send([&[], payload], datagram, report),
                 false => report.refused += 1,
             }
-        } else {
-            self.send(bytes, datagram, report);
         }
         self.payload = payload;
     }
@@ -142,20 +145,20 @@ impl UdpPool {
         };
         for index in 0..superpacket.count() {
             match superpacket.write(index, out) {
-                Some(len) => self.send(&out[..len], datagram, report),
+                Some(len) => self.send([&[], &out[..len]], datagram, report),
                 None => report.refused += 1,
             }
         }
     }
 
-    fn send(&mut self, payload: &[u8], datagram: &Datagram, report: &mut SendReport) {
+    fn send(&mut self, pieces: [&[u8]; 2], datagram: &Datagram, report: &mut SendReport) {
         self.pieces.clear();
-        self.pieces.push(message::piece(payload));
-        // SAFETY: the only piece is `payload`, which lives during the call.
+        self.pieces.extend(message::pieces(pieces));
+        // SAFETY: the pieces live during the call.
         match unsafe { self.send_pieces(datagram, None) } {
             Ok(()) => {
                 report.sent += 1;
-                report.sent_bytes += payload.len() as u64;
+                report.sent_bytes += pieces.map(<[u8]>::len).iter().sum::<usize>() as u64;
             }
             Err(error) => count_refusal(&error, 1, report),
         }
@@ -167,7 +170,7 @@ impl UdpPool {
             return run.iter().for_each(|datagram| self.send_one(pool, datagram, report));
         };
         self.pieces.clear();
-        self.pieces.extend(run.iter().map(|datagram| message::piece(pool.bytes(&datagram.packet))));
+        self.pieces.extend(run.iter().flat_map(|datagram| message::pieces(pool.pieces(&datagram.packet))));
         let segment_len = first.packet.len() as u16;
         // SAFETY: the pieces are packets of `pool`, which nobody changes during the call.
         match unsafe { self.send_pieces(first, Some(segment_len)) } {

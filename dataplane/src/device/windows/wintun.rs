@@ -1,8 +1,7 @@
-//! A Wintun adapter: a received packet is copied once, from the ring into a slab with headroom for VXLAN; a sent one is
-//! built in the ring, its segments and checksums with it.
+//! A Wintun adapter: its rings, for [`RingDevice`](crate::device::ring::RingDevice).
 //!
-//! Read first: wintun.h. A packet that is allocated and not sent stalls the ring, so whatever becomes of its content, it
-//! is sent. Packets that find the receiving ring full are dropped by the driver, which counts them for nobody.
+//! Read first: wintun.h. Received packets may be changed where they lie, and given back in any order. Packets that find the
+//! receiving ring full are dropped by the driver, which counts them for nobody.
 
 use std::io;
 use std::sync::Arc;
@@ -14,9 +13,7 @@ use wintun::{Adapter, Error, Session, Wintun};
 
 use super::library;
 use crate::device::config::{DeviceConfig, DeviceError};
-use crate::device::segments::{self, Superpacket};
-use crate::device::{OverlayDevice, SendReport};
-use crate::packet::{Checksum, PacketBatch, PacketBuf, PacketPool};
+use crate::device::ring::{Refused, Ring, RingPacket};
 
 /// Names the adapter across restarts, so that Windows keeps its network settings.
 const ADAPTER_GUID: u128 = 0x5717_9d1c_a55e_4f0e_9d2b_77d1_a55e_0001;
@@ -28,12 +25,12 @@ const MAX_NAME_LEN: usize = 127;
 const CREATE_ATTEMPTS: u32 = 3;
 const CREATE_PAUSE: Duration = Duration::from_millis(500);
 
-/// The adapter and its session; both end when it is dropped.
-pub(super) struct WintunDevice {
+/// The adapter and its session; both end when it and all packets received from it are dropped.
+pub(super) struct WintunRings {
     session: Arc<Session>,
 }
 
-impl WintunDevice {
+impl WintunRings {
     /// Creates the adapter, with the library that lies beside this program.
     pub(super) fn open(config: &DeviceConfig) -> Result<Self, DeviceError> {
         Self::open_with(&library::load()?, config)
@@ -60,79 +57,28 @@ impl WintunDevice {
         let failed = |error| DeviceError::system("asking for Wintun's read event", io_error(error));
         event.map(|event| event as HANDLE).map_err(failed)
     }
-
-    /// Sends a packet of `len` bytes that `build` writes into the ring; `build` says whether it could.
-    fn send(&self, len: usize, report: &mut SendReport, build: impl FnOnce(&mut [u8]) -> bool) {
-        let Ok(ring_len) = u16::try_from(len) else {
-            report.too_long += 1;
-            return;
-        };
-        match self.session.allocate_send_packet(ring_len) {
-            Ok(mut slot) => {
-                if build(slot.bytes_mut()) {
-                    report.sent += 1;
-                    report.sent_bytes += len as u64;
-                } else {
-                    // It must leave the ring all the same; Windows drops a packet of IP version 0.
-                    slot.bytes_mut().fill(0);
-                    report.refused += 1;
-                }
-                self.session.send_packet(slot);
-            }
-            Err(Error::Io(error)) if error.raw_os_error() == Some(ERROR_BUFFER_OVERFLOW as i32) => {
-                report.queue_full += 1;
-            }
-            Err(_) => report.refused += 1,
-        }
-    }
-
-    fn send_packet(&self, bytes: &[u8], checksum: Checksum, report: &mut SendReport) {
-        self.send(bytes.len(), report, |slot| {
-            slot.copy_from_slice(bytes);
-            match checksum {
-                Checksum::Complete => true,
-                Checksum::Partial { start, offset } => segments::complete_checksum(slot, start, offset),
-            }
-        });
-    }
-
-    fn send_segments(&self, bytes: &[u8], segment_len: u16, report: &mut SendReport) {
-        let Some(superpacket) = Superpacket::parse(bytes, 0, segment_len) else {
-            report.refused += 1;
-            return;
-        };
-        for index in 0..superpacket.count() {
-            let len = superpacket.len(index);
-            self.send(len, report, |slot| superpacket.write(index, slot) == Some(len));
-        }
-    }
 }
 
-impl OverlayDevice for WintunDevice {
-    fn recv_batch(&mut self, batch: &mut PacketBatch) -> io::Result<usize> {
-        batch.clear();
-        while batch.packets.len() < batch.pool.receive_slabs() {
-            match self.session.try_receive() {
-                Ok(Some(packet)) => {
-                    batch.receive_copy(packet.bytes());
-                }
-                Ok(None) => break,
-                Err(_) if !batch.packets.is_empty() => break,
-                Err(error) => return Err(gone(io_error(error))),
-            }
+impl Ring for WintunRings {
+    fn receive(&self) -> io::Result<Option<RingPacket>> {
+        match self.session.try_receive() {
+            Ok(packet) => Ok(packet.map(RingPacket::from)),
+            Err(error) => Err(gone(io_error(error))),
         }
-        Ok(batch.packets.len())
     }
 
-    fn send_batch(&mut self, pool: &PacketPool, packets: &[PacketBuf]) -> SendReport {
-        let mut report = SendReport::default();
-        for packet in packets {
-            match packet.segment_len {
-                0 => self.send_packet(pool.bytes(packet), packet.checksum, &mut report),
-                segment_len => self.send_segments(pool.bytes(packet), segment_len, &mut report),
+    fn send(&self, len: u16, build: impl FnOnce(&mut [u8])) -> Result<(), Refused> {
+        match self.session.allocate_send_packet(len) {
+            Ok(mut slot) => {
+                build(slot.bytes_mut());
+                self.session.send_packet(slot);
+                Ok(())
             }
+            Err(Error::Io(error)) if error.raw_os_error() == Some(ERROR_BUFFER_OVERFLOW as i32) => {
+                Err(Refused::Full)
+            }
+            Err(_) => Err(Refused::Ended),
         }
-        report
     }
 }
 

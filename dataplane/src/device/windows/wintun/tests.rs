@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::device::Wait;
+use crate::device::ring::RingDevice;
 use crate::device::windows::tables;
 use crate::device::windows::wait::EventWait;
-use crate::wire::sample::{self, Transport};
+use crate::device::{OverlayDevice, Wait};
+use crate::packet::{Checksum, PacketBatch};
 
 /// The stand-in reads the environment, which is the whole process's.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -43,11 +44,11 @@ impl StandIn {
     }
 
     /// An adapter with rings as small as they can be, under a name that wine knows.
-    fn open(&self) -> Result<WintunDevice, DeviceError> {
+    fn open(&self) -> Result<RingDevice<WintunRings>, DeviceError> {
         let name = tables::adapters().unwrap().remove(0).name;
         let mut config = DeviceConfig::new(name, 1450, [127, 0, 0, 1].into(), 4789);
         config.ring_capacity = wintun::MIN_RING_CAPACITY;
-        WintunDevice::open_with(&self.library, &config)
+        WintunRings::open_with(&self.library, &config).map(RingDevice)
     }
 }
 
@@ -67,8 +68,8 @@ fn batch_of(packets: &[Vec<u8>]) -> PacketBatch {
 }
 
 /// Receives until `count` packets have come.
-fn receive(device: &mut WintunDevice, count: usize) -> Vec<Vec<u8>> {
-    let event = device.read_event().unwrap();
+fn receive(device: &mut RingDevice<WintunRings>, count: usize) -> Vec<Vec<u8>> {
+    let event = device.0.read_event().unwrap();
     let mut wait = EventWait::new(event, std::iter::empty::<&socket2::Socket>()).unwrap();
     let mut received = Vec::new();
     let mut batch = PacketBatch::new(64, 0);
@@ -123,21 +124,6 @@ fn a_full_ring_is_counted_and_recovers() {
 }
 
 #[test]
-fn a_superpacket_leaves_as_segments_that_are_built_in_the_ring() {
-    let Some(stand_in) = StandIn::with(&[]) else { return };
-    let mut device = stand_in.open().unwrap();
-    let mut batch =
-        batch_of(
-            &[sample::plain(false, Transport::Tcp { flags: 0x10, option_words: 0 }, &[5; 3000]).build()],
-        );
-    batch.packets[0].segment_len = 1400;
-    let report = device.send_batch(&batch.pool, &batch.packets);
-    assert_eq!(report.sent, 3);
-    let lens: Vec<_> = receive(&mut device, 3).iter().map(Vec::len).collect();
-    assert_eq!(lens, [1440, 1440, 240]);
-}
-
-#[test]
 fn a_packet_that_cannot_be_finished_does_not_hold_up_the_ring() {
     let Some(stand_in) = StandIn::with(&[]) else { return };
     let mut device = stand_in.open().unwrap();
@@ -186,7 +172,7 @@ fn rings_of_a_wrong_size_are_refused() {
     let mut config = DeviceConfig::new(name, 1450, [127, 0, 0, 1].into(), 4789);
     for capacity in [0, 100_000, 200_000, 1 << 27] {
         config.ring_capacity = capacity;
-        let error = WintunDevice::open_with(&stand_in.library, &config).err().unwrap().to_string();
+        let error = WintunRings::open_with(&stand_in.library, &config).err().unwrap().to_string();
         assert!(error.contains("starting a session"), "{capacity}: {error}");
     }
 }
@@ -196,7 +182,7 @@ fn a_name_that_no_adapter_can_have_is_refused() {
     let Some(stand_in) = StandIn::with(&[]) else { return };
     for name in ["", "a/b", &"x".repeat(128)] {
         let config = DeviceConfig::new(name, 1450, [127, 0, 0, 1].into(), 4789);
-        let opened = WintunDevice::open_with(&stand_in.library, &config);
+        let opened = WintunRings::open_with(&stand_in.library, &config);
         assert!(matches!(opened, Err(DeviceError::BadName { .. })), "{name}");
     }
 }
@@ -207,7 +193,7 @@ fn a_name_that_no_adapter_can_have_is_refused() {
 #[ignore = "needs Windows, Administrator rights and the real wintun.dll beside the test's executable"]
 fn the_real_driver_makes_an_adapter_and_takes_packets() {
     let config = DeviceConfig::new("windlass-test", 1450, [127, 0, 0, 1].into(), 4789);
-    let mut device = WintunDevice::open(&config).unwrap();
+    let mut device = RingDevice(WintunRings::open(&config).unwrap());
     let adapters = tables::adapters().unwrap();
     assert!(adapters.iter().any(|adapter| adapter.name == "windlass-test"), "{adapters:?}");
     let batch = batch_of(&[vec![0x45; 60], vec![0x45; 60]]);
