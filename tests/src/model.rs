@@ -66,11 +66,43 @@ pub struct Model {
     connections: Vec<Connection>,
 }
 
-const SOURCE_VIP: &str = "169.254.77.1";
-const BASE: &str = "10.244.0.0";
+/// The worked example's places in one family.
+struct Places {
+    source_vip: &'static str,
+    base: &'static str,
+    pods: &'static str,
+    pods_of_b: &'static str,
+    cluster: &'static str,
+    services: &'static str,
+}
+
+const V4: Places = Places {
+    source_vip: "169.254.77.1",
+    base: "10.244.0.0",
+    pods: "10.244.0.0/24",
+    pods_of_b: "10.244.2.0/24",
+    cluster: "10.244.0.0/16",
+    services: "10.96.0.0/12",
+};
+
+const V6: Places = Places {
+    source_vip: "fd77:6e64:6c61:7373::1",
+    base: "fd00:10:244::",
+    pods: "fd00:10:244::/64",
+    pods_of_b: "fd00:10:244:2::/64",
+    cluster: "fd00:10:244::/48",
+    services: "fd00:10:96::/112",
+};
+
+/// The underlay is IPv4 alone.
 const UNDERLAY: &str = "192.168.1.40";
-const PODS: &str = "10.244.0.0/24";
-const PODS_OF_B: &str = "10.244.2.0/24";
+const UNDERLAY_OF_B: &str = "192.168.1.51";
+
+impl Places {
+    fn of(addr: IpAddr) -> &'static Self {
+        if addr.is_ipv4() { &V4 } else { &V6 }
+    }
+}
 
 fn is_in(addr: IpAddr, prefix: &str) -> bool {
     let prefix: IpNet = net(prefix);
@@ -92,6 +124,8 @@ impl Default for Model {
             service(Protocol::TCP, "10.96.0.1:443", &["192.168.1.40:6443"]),
             service(Protocol::TCP, "10.96.0.30:80", &[]),
             service(Protocol::UDP, "10.96.0.30:80", &[]),
+            service(Protocol::UDP, "[fd00:10:96::a]:53", &["[fd00:10:244::10]:53", "[fd00:10:244:2::10]:53"]),
+            service(Protocol::TCP, "[fd00:10:96::21]:80", &["[fd00:10:244:2::15]:8080"]),
         ];
         Self { services, connections: Vec::new() }
     }
@@ -104,18 +138,18 @@ impl Model {
         if let Some(to) = self.translated(&flow) {
             return onward(Described { flow: to, ..packet });
         }
-        let dst = flow.dst;
+        let (dst, places) = (flow.dst, Places::of(flow.dst));
         if self.services.iter().any(|(_, vip, _)| vip.ip() == dst) {
             return self.balance(packet, seen);
         }
         match dst {
-            _ if dst == addr(SOURCE_VIP) => Fate::Dropped(DropReason::NoConnection),
-            _ if is_in(dst, "10.96.0.0/12") => Fate::Dropped(DropReason::NoSuchService),
+            _ if dst == addr(places.source_vip) => Fate::Dropped(DropReason::NoConnection),
+            _ if is_in(dst, places.services) => Fate::Dropped(DropReason::NoSuchService),
             // The base of the podCIDR is this node itself, and in the cluster's range.
-            _ if dst == addr(BASE) => Fate::Dropped(DropReason::NoRoute),
-            _ if is_in(dst, PODS) => Fate::Dropped(DropReason::LocalPodNotOnHost),
-            _ if is_in(dst, PODS_OF_B) => Fate::ToPeer(packet),
-            _ if is_in(dst, "10.244.0.0/16") => Fate::Dropped(DropReason::NoRoute),
+            _ if dst == addr(places.base) => Fate::Dropped(DropReason::NoRoute),
+            _ if is_in(dst, places.pods) => Fate::Dropped(DropReason::LocalPodNotOnHost),
+            _ if is_in(dst, places.pods_of_b) => Fate::ToPeer(packet),
+            _ if is_in(dst, places.cluster) => Fate::Dropped(DropReason::NoRoute),
             _ => Fate::Dropped(DropReason::OutsideOverlay),
         }
     }
@@ -123,19 +157,20 @@ impl Model {
     /// A packet from the underlay.
     pub fn from_underlay(&mut self, packet: Described, arrival: Arrival) -> Fate {
         let Described { flow, .. } = packet;
-        let is_ours = is_in(flow.src, PODS) || flow.src == addr(UNDERLAY);
+        let places = Places::of(flow.src);
+        let is_ours = is_in(flow.src, places.pods) || flow.src == addr(UNDERLAY);
         match () {
             () if !arrival.our_vni => return Fate::Dropped(DropReason::UnknownVni),
             () if !arrival.from_b => return Fate::Dropped(DropReason::UnknownVtep),
             () if !arrival.our_mac => return Fate::Dropped(DropReason::InnerMacNotOurs),
             () if is_ours => return Fate::Dropped(DropReason::SourceInvalid),
-            () if !is_in(flow.src, PODS_OF_B) && flow.src != addr("192.168.1.51") => {
+            () if !is_in(flow.src, places.pods_of_b) && flow.src != addr(UNDERLAY_OF_B) => {
                 return Fate::Dropped(DropReason::SourceSpoofed);
             }
             () => {}
         }
         let to = self.translated(&flow).unwrap_or(flow);
-        if !is_in(to.dst, PODS) && to.dst != addr(UNDERLAY) {
+        if !is_in(to.dst, places.pods) && to.dst != addr(UNDERLAY) {
             return Fate::Dropped(DropReason::DestinationNotLocal);
         }
         match ecn(arrival.tos, packet.tos) {
@@ -168,10 +203,11 @@ impl Model {
             return Fate::Rejected(DropReason::NoEndpoint);
         };
         // A pod of node b answers through the tunnel, if the source is the overlay's; anybody else only to the source VIP.
-        let src = match is_in(backend.ip(), PODS_OF_B) {
-            true if is_in(flow.src, "10.244.0.0/16") => flow.src,
-            true => addr(BASE),
-            false => addr(SOURCE_VIP),
+        let places = Places::of(flow.dst);
+        let src = match is_in(backend.ip(), places.pods_of_b) {
+            true if is_in(flow.src, places.cluster) => flow.src,
+            true => addr(places.base),
+            false => addr(places.source_vip),
         };
         let own = FlowKey { src, dst: backend.ip(), dst_port: backend.port(), ..flow };
         let is_taken = self.connections.iter().any(|connection| connection.translated == own);
@@ -192,7 +228,7 @@ impl Model {
 
 /// Where a translated packet goes: node b's pods are behind the tunnel, all else behind the device.
 fn onward(packet: Described) -> Fate {
-    if is_in(packet.flow.dst, PODS_OF_B) { Fate::ToPeer(packet) } else { Fate::ToDevice(packet) }
+    if is_in(packet.flow.dst, Places::of(packet.flow.dst).pods_of_b) { Fate::ToPeer(packet) } else { Fate::ToDevice(packet) }
 }
 
 /// The inner TOS byte after decapsulation, RFC 6040 figure 4 row by row; `None` for a drop.

@@ -7,31 +7,55 @@ use std::time::Duration;
 use proptest::prelude::*;
 use windlass_dataplane::engine::Settings;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
-use windlass_tests::engine_node::{EngineNode, MAC_A, MAC_B, Outcome, VNI, addr, mac, worked_example};
+use windlass_tests::engine_node::{EngineNode, MAC_A, MAC_A6, MAC_B, MAC_B6, Outcome, VNI, addr, mac, worked_example};
 use windlass_tests::model::{Arrival, Described, Fate, Model};
 use windlass_tests::packets::{
     Tcp, completed, opened, tcp, udp, verified_flow, verified_icmp, vxlan, with_tos,
 };
 
-/// Who talks, and to whom; few of each, so that flows meet.
-const CLIENTS: [&str; 3] = ["10.244.0.14", "10.244.0.15", "192.168.1.40"];
+/// Who talks, and to whom, in one family; few of each, so that flows meet.
+struct Ends {
+    clients: &'static [&'static str],
+    places: &'static [(&'static str, u16)],
+    peers: &'static [&'static str],
+}
+
+const V4: Ends = Ends {
+    clients: &["10.244.0.14", "10.244.0.15", "192.168.1.40"],
+    places: &[
+        ("10.96.0.10", 53),
+        ("10.96.0.20", 80),
+        ("10.96.0.21", 80),
+        ("10.96.0.1", 443),
+        ("10.96.0.30", 80),
+        ("10.96.0.21", 81),
+        ("10.96.9.9", 80),
+        ("10.244.2.15", 8_080),
+        ("10.244.0.14", 8_080),
+        ("10.244.9.9", 80),
+        ("169.254.77.1", 40_000),
+        ("192.0.2.1", 80),
+        ("10.244.2.10", 53),
+    ],
+    peers: &["10.244.2.15", "10.244.2.10", "192.168.1.51", "10.244.7.7", "10.244.0.15"],
+};
+const V6: Ends = Ends {
+    clients: &["fd00:10:244::14", "fd00:10:244::15", "fd00:10:244::"],
+    places: &[
+        ("fd00:10:96::a", 53),
+        ("fd00:10:96::21", 80),
+        ("fd00:10:96::21", 81),
+        ("fd00:10:96::99", 80),
+        ("fd00:10:244:2::15", 8_080),
+        ("fd00:10:244::14", 8_080),
+        ("fd00:10:244:9::9", 80),
+        ("fd77:6e64:6c61:7373::1", 40_000),
+        ("2001:db8::1", 80),
+        ("fd00:10:244:2::10", 53),
+    ],
+    peers: &["fd00:10:244:2::15", "fd00:10:244:2::10", "fd00:10:244:2::", "fd00:10:244:7::7", "fd00:10:244::15"],
+};
 const PORTS: [u16; 2] = [40_000, 40_001];
-const PLACES: [(&str, u16); 13] = [
-    ("10.96.0.10", 53),
-    ("10.96.0.20", 80),
-    ("10.96.0.21", 80),
-    ("10.96.0.1", 443),
-    ("10.96.0.30", 80),
-    ("10.96.0.21", 81),
-    ("10.96.9.9", 80),
-    ("10.244.2.15", 8_080),
-    ("10.244.0.14", 8_080),
-    ("10.244.9.9", 80),
-    ("169.254.77.1", 40_000),
-    ("192.0.2.1", 80),
-    ("10.244.2.10", 53),
-];
-const PEERS: [&str; 5] = ["10.244.2.15", "10.244.2.10", "192.168.1.51", "10.244.7.7", "10.244.0.15"];
 const FLAGS: [Tcp; 5] = [Tcp::Syn, Tcp::SynAck, Tcp::Ack, Tcp::Fin, Tcp::Rst];
 
 /// One thing that happens to the node.
@@ -45,11 +69,11 @@ enum Event {
     Answer(prop::sample::Index, Tcp, usize),
 }
 
-fn described() -> impl Strategy<Value = Described> {
+fn described(family: &Ends) -> impl Strategy<Value = Described> + use<> {
     let ends = (
-        prop::sample::select(&CLIENTS[..]),
+        prop::sample::select(family.clients),
         prop::sample::select(&PORTS[..]),
-        prop::sample::select(&PLACES[..]),
+        prop::sample::select(family.places),
     );
     (ends, any::<bool>(), prop::sample::select(&FLAGS[..]), 0..1_300_usize, any::<u8>()).prop_map(
         |((src, src_port, (dst, dst_port)), is_tcp, flags, len, tos)| {
@@ -60,10 +84,15 @@ fn described() -> impl Strategy<Value = Described> {
     )
 }
 
+/// Events of both families.
 fn event() -> impl Strategy<Value = Event> {
-    let from_peer = (described(), prop::sample::select(&PEERS[..]), 0..12_u8, any::<u8>());
+    prop_oneof![event_of(&V4), event_of(&V6)]
+}
+
+fn event_of(family: &Ends) -> impl Strategy<Value = Event> + use<> {
+    let from_peer = (described(family), prop::sample::select(family.peers), 0..12_u8, any::<u8>());
     prop_oneof![
-        4 => described().prop_map(Event::FromDevice),
+        4 => described(family).prop_map(Event::FromDevice),
         2 => from_peer.prop_map(|(packet, src, odd, tos)| {
             let FlowKey { src: client, src_port, .. } = packet.flow;
             let flow = FlowKey { src: addr(src), src_port: 8_080, dst: client, dst_port: src_port, ..packet.flow };
@@ -136,7 +165,8 @@ impl Pair {
     fn underlay_gives(&mut self, packet: &Described, arrival: &Arrival) {
         let fate = self.model.from_underlay(*packet, *arrival);
         let vni = if arrival.our_vni { VNI } else { VNI + 1 };
-        let dst = mac(if arrival.our_mac { MAC_A } else { MAC_B });
+        let (ours, theirs) = macs(packet);
+        let dst = mac(if arrival.our_mac { ours } else { theirs });
         let from = addr(if arrival.from_b { "192.168.1.51" } else { "192.168.1.77" });
         let outcome = self.engine.decap(&vxlan(vni, dst, &bytes(packet)), from, arrival.tos);
         self.compare(packet, fate, &outcome);
@@ -147,7 +177,8 @@ impl Pair {
         match (&fate, &outcome.datagrams[..], &outcome.packets[..], &drops[..]) {
             (Fate::ToPeer(expected), [sent], [], []) => {
                 let frame = opened(&sent.payload);
-                assert_eq!((frame.dst, frame.src), (mac(MAC_B), mac(MAC_A)));
+                let (ours, theirs) = macs(packet);
+                assert_eq!((frame.dst, frame.src), (mac(theirs), mac(ours)));
                 assert_eq!(frame.header, [8, 0, 0, 0, 0, 16, 0, 0]);
                 assert_eq!((sent.remote.ip(), sent.tos), (addr("192.168.1.51"), packet.tos));
                 assert_eq!(frame.inner, bytes(expected), "{packet:?}");
@@ -168,16 +199,19 @@ impl Pair {
     }
 }
 
+/// The VTEP MACs of node a and node b: each family has its own.
+fn macs(packet: &Described) -> (&'static str, &'static str) {
+    if packet.flow.dst.is_ipv4() { (MAC_A, MAC_B) } else { (MAC_A6, MAC_B6) }
+}
+
 /// The sender of a refused packet is told by the VIP: TCP with a reset, UDP with port unreachable.
 fn tells(answer: &[u8], refused: &Described) {
     match refused.flow.protocol {
         Protocol::TCP => assert_eq!(verified_flow(answer), refused.flow.reversed()),
         _ => {
             let message = verified_icmp(answer);
-            assert_eq!(
-                (message.src, message.dst, message.kind),
-                (refused.flow.dst, refused.flow.src, (3, 3))
-            );
+            let kind = if refused.flow.dst.is_ipv4() { (3, 3) } else { (1, 4) };
+            assert_eq!((message.src, message.dst, message.kind), (refused.flow.dst, refused.flow.src, kind));
         }
     }
 }

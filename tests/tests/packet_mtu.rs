@@ -153,15 +153,17 @@ fn c6_the_mss_of_every_syn_is_lowered_to_what_fits_both_ways() {
 #[test]
 fn c9_every_size_is_sent_answered_or_counted() {
     let mut node = node();
-    for len in (28..=65_535).step_by(61).chain([1_449, 1_450, 1_451, 65_534, 65_535]) {
-        for dst in ["10.244.2.15:80", "10.96.0.21:80", "10.96.0.20:80"] {
-            let packet = udp(&flow(Protocol::UDP, "10.244.0.14:40000", dst), &vec![7; len - 28]);
-            let outcome = node.encap(&with_header(packet, |header| header.dont_fragment = true));
+    let longest = |src, dst| udp(&flow(Protocol::UDP, src, dst), &[7; 65_535 - 28]);
+    let sent = ["10.244.2.15:80", "10.96.0.21:80", "10.96.0.20:80"].map(|dst| longest("10.244.0.14:40000", dst));
+    let received = longest("10.244.2.15:80", "10.244.0.14:40000");
+    for len in 28..=65_535 {
+        for packet in &sent {
+            let outcome = node.encap(&cut(packet, len));
             let left = outcome.datagrams.len() + outcome.packets.len();
             let counted = outcome.drops.iter().map(|(_, count)| count).sum::<u64>();
-            assert!(left == 1 && counted == 0 || counted == 1, "{len} to {dst}: {outcome:?}");
+            assert!(left == 1 && counted == 0 || counted == 1, "{len}: {outcome:?}");
         }
-        let received = node.decap(&vxlan(VNI, mac(MAC_A), &of_reversed(len)), addr("192.168.1.51"), 0);
+        let received = node.decap(&vxlan(VNI, mac(MAC_A), &cut(&received, len)), addr("192.168.1.51"), 0);
         assert_eq!((received.packets.len(), received.drops.len()), (1, 0), "{len} from the peer");
         assert_eq!(received.packets[0].bytes.len(), len);
     }
@@ -171,6 +173,10 @@ fn c9_every_size_is_sent_answered_or_counted() {
     }
 }
 
-fn of_reversed(len: usize) -> Vec<u8> {
-    udp(&flow(Protocol::UDP, "10.244.2.15:80", "10.244.0.14:40000"), &vec![7; len - 28])
+/// The datagram cut to `len` bytes, which its headers say too. It has no checksum, which would take long to make.
+fn cut(packet: &[u8], len: usize) -> Vec<u8> {
+    let mut packet = packet[..len].to_vec();
+    packet[24..26].copy_from_slice(&(len as u16 - 20).to_be_bytes());
+    packet[26..28].fill(0);
+    with_header(packet, |header| (header.total_len, header.dont_fragment) = (len as u16, true))
 }

@@ -31,15 +31,15 @@ const COMES: &str = "10";
 const STAYS_OUT: &str = "0.3";
 
 /// Where a packet is put in.
-enum Side {
+pub(crate) enum Side {
     /// From a pod.
     Pod,
     /// From a VTEP, with an outer TOS byte: the inner packet is made a VXLAN payload by the function.
     Wire { from: Ipv4Addr, outer_tos: u8, payload: fn(&[u8]) -> Vec<u8> },
 }
 
-struct Case {
-    name: &'static str,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
     side: Side,
     /// With a TTL of 64.
     inner: Vec<u8>,
@@ -55,11 +55,11 @@ enum Kernel {
     Drops,
 }
 
-fn case(name: &'static str, side: Side, inner: Vec<u8>) -> Case {
+pub(crate) fn case(name: &'static str, side: Side, inner: Vec<u8>) -> Case {
     Case { name, side, inner, differs: None }
 }
 
-fn from_peer(outer_tos: u8) -> Side {
+pub(crate) fn from_peer(outer_tos: u8) -> Side {
     Side::Wire {
         from: Ipv4Addr::new(192, 168, 1, 51),
         outer_tos,
@@ -67,7 +67,7 @@ fn from_peer(outer_tos: u8) -> Side {
     }
 }
 
-fn udp_of(src: &str, dst: &str) -> Vec<u8> {
+pub(crate) fn udp_of(src: &str, dst: &str) -> Vec<u8> {
     udp(&flow(Protocol::UDP, src, dst), b"payload")
 }
 
@@ -179,13 +179,13 @@ fn differing() -> Vec<Case> {
 }
 
 /// The node of the worked example as the kernel makes it, in one namespace, and the ends of its links in another.
-struct KernelNode {
+pub(crate) struct KernelNode {
     _node: Netns,
     edge: Netns,
 }
 
 impl KernelNode {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let (node, edge) = (Netns::new("oracle")?, Netns::new("edge")?);
         for (link, end, link_mac) in [("kpods", "pod", GATEWAY_MAC), ("kwire", "wire", UNDERLAY_MAC)] {
             node.ip(&format!(
@@ -240,7 +240,7 @@ impl KernelNode {
     }
 
     /// What comes out of the other link for each case: an IP packet, or outer TOS and VXLAN payload.
-    fn runs(&self, cases: &[Case]) -> Result<Vec<Option<Came>>> {
+    pub(crate) fn runs(&self, cases: &[Case]) -> Result<Vec<Option<Came>>> {
         let lines: String = cases.iter().map(line).collect();
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles/edge.py");
         let answers = run_with_input(self.edge.command("python3").arg(script), &lines)?;
@@ -259,9 +259,9 @@ impl KernelNode {
 
 /// What came out: for a datagram its outer ECN field and its payload.
 #[derive(Debug, PartialEq, Eq)]
-struct Came {
+pub(crate) struct Came {
     outer_ecn: Option<u8>,
-    bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A line for the script at the edge.
@@ -322,11 +322,20 @@ fn engine_runs(node: &mut EngineNode, case: &Case) -> Option<Came> {
     }
 }
 
+/// Whether the script at the edge can run; says so where it cannot.
+pub(crate) fn can_run() -> bool {
+    let is_there =
+        on_path("python3") && run(Command::new("python3").args(["-c", "import socket"])).is_ok();
+    if !is_there {
+        skipped("`python3` is not installed (Debian: python3)");
+    }
+    is_there
+}
+
 #[test]
 fn a14_b2_d1_the_kernel_makes_the_same_of_the_same_packets_but_for_known_differences() -> Result<()> {
     let Some(_permit) = windlass_tests::start()? else { return Ok(()) };
-    if !on_path("python3") || run(Command::new("python3").args(["-c", "import socket"])).is_err() {
-        skipped("`python3` is not installed (Debian: python3)");
+    if !can_run() {
         return Ok(());
     }
     let cases: Vec<_> = [same(), ecn(), differing()].into_iter().flatten().collect();

@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod clashes;
 mod decoders;
 mod kernel;
