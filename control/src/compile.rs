@@ -70,7 +70,11 @@ fn local(settings: &NodeSettings) -> Local {
     addresses.extend(base_v6.map(IpAddr::V6));
     Local {
         node: settings.node.clone(),
-        vteps: if settings.is_bridge() { Default::default() } else { [(settings.vni, vtep)].into_iter().collect() },
+        vteps: if settings.is_bridge() {
+            Default::default()
+        } else {
+            [(settings.vni, vtep)].into_iter().collect()
+        },
         addresses,
         base_v4,
         base_v6,
@@ -102,4 +106,4 @@ fn own_routes(settings: &NodeSettings) -> RouteTable {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -17,8 +17,7 @@ pub(super) fn compile(
     settings: &NodeSettings,
     before: &SegmentTable,
 ) -> (SegmentTable, Vec<Problem>) {
-    let mut compiler =
-        Compiler { settings, before, name: "", vteps: BTreeMap::new(), problems: Vec::new() };
+    let mut compiler = Compiler { settings, before, name: "", vteps: BTreeMap::new(), problems: Vec::new() };
     let mut table = SegmentTable::default();
     for own in &settings.segments {
         let found = segments.iter().find(|(_, segment)| segment.vni == own.vni && segment.device == own.name);
@@ -42,8 +41,7 @@ struct Compiler<'a> {
 
 impl Compiler<'_> {
     fn segment(&mut self, segment: &cluster::Segment) -> Segment {
-        let others: Vec<IpAddr> =
-            segment.vteps.iter().copied().filter(|addr| !self.is_ours(*addr)).collect();
+        let others: Vec<IpAddr> = segment.vteps.iter().copied().filter(|addr| !self.is_ours(*addr)).collect();
         let vteps = others.into_iter().filter_map(|addr| self.vtep(addr)).collect();
         let mut compiled = Segment::new(self.name, vteps);
         compiled.floods_unknown = segment.floods_unknown;
@@ -73,7 +71,8 @@ impl Compiler<'_> {
         for addr in ips {
             match compiled.neighbor(*addr) {
                 Some(other) => {
-                    let text = format!("{addr} is {other}'s already, and not answered for; remove it there or here");
+                    let text =
+                        format!("{addr} is {other}'s already, and not answered for; remove it there or here");
                     self.problem(*mac, text);
                 }
                 None => compiled.insert_neighbor(*addr, *mac),

@@ -9,6 +9,7 @@ use windlass_dataplane::tables::{ForwardingTables, NextHop, VipKind, WhenEmpty};
 use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::vxlan::Vni;
 
+use super::segments::{self, SegmentRow, StationRow};
 use super::{Inspection, Origin, explain};
 
 /// A VTEP of another node.
@@ -172,6 +173,10 @@ pub struct Tables {
     pub routes: Vec<RouteRow>,
     /// Services.
     pub services: Vec<ServiceRow>,
+    /// L2 segments; with any, there is none of the other tables but neighbors.
+    pub segments: Vec<SegmentRow>,
+    /// Stations of L2 segments.
+    pub stations: Vec<StationRow>,
     /// What was left out, and why.
     pub problems: Vec<String>,
 }
@@ -183,9 +188,11 @@ impl Tables {
         Self {
             local: local(tables, origin),
             fdb: fdb(tables, inspection.now),
-            neighbors: neighbors(tables),
+            neighbors: neighbors(inspection),
             routes: routes(tables),
             services: services(tables, origin),
+            segments: segments::segments(inspection),
+            stations: segments::stations(inspection),
             problems: origin.problems.iter().map(ToString::to_string).collect(),
         }
     }
@@ -236,7 +243,8 @@ fn fdb(tables: &ForwardingTables, now: Instant) -> Vec<FdbRow> {
     rows
 }
 
-fn neighbors(tables: &ForwardingTables) -> Vec<NeighborRow> {
+fn neighbors(inspection: &Inspection) -> Vec<NeighborRow> {
+    let tables = &inspection.tables;
     let row = |(vni, addr, mac): (Vni, IpAddr, windlass_dataplane::wire::ethernet::Mac)| NeighborRow {
         vni: vni.get(),
         addr,
@@ -244,6 +252,7 @@ fn neighbors(tables: &ForwardingTables) -> Vec<NeighborRow> {
         node: tables.fdb().lookup(vni, mac).map(|vtep| vtep.node.clone()),
     };
     let mut rows: Vec<_> = tables.neighbors().iter().map(row).collect();
+    rows.extend(segments::neighbors(inspection));
     rows.sort_by_key(|row| (row.vni, row.addr));
     rows
 }

@@ -32,7 +32,8 @@ pub(super) fn resolve(
         match taken {
             Some(other) => {
                 let what = if other.vni == *vni { format!("VNI {vni}") } else { format!("device {device}") };
-                let text = format!("another segment has {what} already; give it one of its own: it is left out");
+                let text =
+                    format!("another segment has {what} already; give it one of its own: it is left out");
                 problems.push(Problem::new(format!("Segment {name}"), text));
             }
             None => segments.push(SegmentDevice { vni: *vni, name: device.clone() }),

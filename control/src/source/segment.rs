@@ -160,7 +160,8 @@ mod tests {
         let segment = segment.unwrap();
         assert_eq!((segment.vni.get(), segment.device.as_str(), segment.vteps.len()), (100, "seg100", 2));
         assert!(segment.floods_unknown && segment.learning.is_none() && refused.is_empty());
-        let spec = json!({"vni": 1, "vteps": ["192.0.2.1"], "unknownUnicast": "drop", "learning": {"seconds": 60}});
+        let spec =
+            json!({"vni": 1, "vteps": ["192.0.2.1"], "unknownUnicast": "drop", "learning": {"seconds": 60}});
         let segment = read(spec).0.unwrap();
         assert_eq!(segment.learning, Some(Learning { stations_per_vtep: 1_024, seconds: 60 }));
         assert!(!segment.floods_unknown);
@@ -197,7 +198,10 @@ mod tests {
             (json!({"vni": 1, "vteps": ["node-a"]}), "spec.vteps: \"node-a\" is no IP address"),
             (json!({"vni": 1}), "spec: missing field `vteps`"),
             (json!({"vni": 1, "vteps": ["192.0.2.1"], "learn": true}), "spec.learn: unknown field `learn`"),
-            (json!({"vni": 1, "vteps": ["192.0.2.1"], "device": "a/b"}), "spec.device \"a/b\" is no interface"),
+            (
+                json!({"vni": 1, "vteps": ["192.0.2.1"], "device": "a/b"}),
+                "spec.device \"a/b\" is no interface",
+            ),
             (
                 json!({"vni": 1, "vteps": ["192.0.2.1"], "learning": {"stationsPerVtep": 0}}),
                 "spec.learning.stationsPerVtep 0 is not",
