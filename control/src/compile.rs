@@ -94,4 +94,4 @@ fn own_routes(settings: &NodeSettings) -> RouteTable {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

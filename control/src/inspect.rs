@@ -7,11 +7,13 @@ pub mod connections;
 pub mod explain;
 pub mod packet;
 pub mod rows;
+pub mod segments;
 pub mod trace;
 
 use std::sync::Arc;
 
 use windlass_dataplane::engine;
+use windlass_dataplane::engine::bridge::learned::LearnedStations;
 use windlass_dataplane::lb::conntrack::Conntrack;
 use windlass_dataplane::tables::{ForwardingTables, Writer};
 use windlass_dataplane::time::Instant;
@@ -40,6 +42,8 @@ pub struct Inspection {
     pub origin: Arc<Origin>,
     /// Its connections.
     pub connections: Arc<Conntrack>,
+    /// Stations of its segments that were learned.
+    pub learned: Arc<LearnedStations>,
     /// The workers' clock.
     pub now: Instant,
     /// The engine's settings.
@@ -55,6 +59,7 @@ impl Inspection {
             tables: Writer::new(compiled.tables).current(),
             origin: Arc::new(origin),
             connections: Arc::new(Conntrack::new(0, 1)),
+            learned: Arc::default(),
             now: Instant::ZERO,
             engine,
             device: None,

@@ -25,7 +25,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 16] = {
+pub const TARGETS: [Target; 17] = {
     use target::*;
     [
         Target { name: "decap", run: decap::run, seeds: decap::seeds },
@@ -36,6 +36,7 @@ pub const TARGETS: [Target; 16] = {
         Target { name: "icmp_errors", run: icmp_errors::run, seeds: icmp_errors::seeds },
         Target { name: "coalesce", run: coalesce::run, seeds: coalesce::seeds },
         Target { name: "segment", run: segment::run, seeds: segment::seeds },
+        Target { name: "bridge", run: bridge::run, seeds: bridge::seeds },
         Target { name: "virtio", run: virtio::run, seeds: virtio::seeds },
         Target { name: "manifests", run: manifests::run, seeds: manifests::seeds },
         Target { name: "objects", run: objects::run, seeds: objects::seeds },

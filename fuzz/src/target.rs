@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod annotations;
+pub mod bridge;
 pub mod capture;
 pub mod coalesce;
 pub mod decap;

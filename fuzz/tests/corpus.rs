@@ -125,6 +125,11 @@ fn segment_holds() {
 }
 
 #[test]
+fn bridge_holds() {
+    target_holds("bridge");
+}
+
+#[test]
 fn virtio_holds() {
     target_holds("virtio");
 }

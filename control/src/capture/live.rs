@@ -78,6 +78,12 @@ pub struct Packet {
 /// # Errors
 /// When the filter cannot be understood, or another capture is under way.
 pub fn answer(watched: &Watched, settings: &NodeSettings, question: &Question) -> Result<Answer, String> {
+    if settings.is_bridge() && question.inner {
+        let device = settings.segments.first().map_or("seg100", |segment| segment.name.as_str());
+        return Err(format!(
+            "frames of segments are not captured, only their datagrams; give --outer, or use tcpdump -i {device}"
+        ));
+    }
     let wanted = Wanted {
         overlay: question.inner,
         underlay: question.outer,

@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args};
 use serde::Serialize;
 use windlass_control::capture::write::{Direction, PcapngWriter, Record};
 use windlass_control::capture::{Captured, packets};
-use windlass_control::config::SettingsArgs;
+use windlass_control::config::{ConfigError, SettingsArgs};
 use windlass_control::replay::{Replay, Replayed, Summary, Verdict};
 use windlass_dataplane::drop_reason::DropReason;
 
@@ -67,6 +67,10 @@ pub(crate) fn run(args: &ReplayArgs, arguments: &ArgMatches) -> anyhow::Result<E
     let (node, notes) = offline::node(arguments)?;
     for note in notes {
         eprintln!("note: {note}");
+    }
+    if node.origin.settings.is_bridge() {
+        let text = "replay knows routed packets alone, not frames of segments; leave out --device-kind tap";
+        return Err(ConfigError::Arguments(text.to_owned()).into());
     }
     let named = || args.file.display().to_string();
     let file = std::fs::read(&args.file).with_context(|| format!("cannot read {}", named()))?;

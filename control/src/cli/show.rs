@@ -60,7 +60,7 @@ pub(crate) struct SocketArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// VTEPs of the other nodes, and what each may send
+    /// VTEPs of the other nodes, and what each may send; stations of L2 segments
     Fdb,
     /// Gateways and their MACs
     Neighbors,
@@ -68,6 +68,8 @@ enum What {
     Routes,
     /// VIPs and their backends
     Services,
+    /// L2 segments and their VTEPs
+    Segments,
     /// This node itself
     Local,
     /// Translated flows
@@ -111,6 +113,7 @@ fn shown(args: &ShowArgs, socket: &Path) -> anyhow::Result<String> {
         What::Neighbors => TableName::Neighbors,
         What::Routes => TableName::Routes,
         What::Services => TableName::Services,
+        What::Segments => TableName::Segments,
         What::Local => TableName::Local,
         What::Connections => return connections(args, socket),
         What::Counters => return counters(args, socket),

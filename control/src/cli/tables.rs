@@ -29,7 +29,7 @@ pub(crate) struct TablesArgs {
 /// A table's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TableName {
-    /// VTEPs of the other nodes, and what each may send
+    /// VTEPs of the other nodes, and what each may send; stations of L2 segments
     Fdb,
     /// Gateways and their MACs
     Neighbors,
@@ -37,6 +37,8 @@ pub(crate) enum TableName {
     Routes,
     /// VIPs and their backends
     Services,
+    /// L2 segments and their VTEPs
+    Segments,
     /// This node itself
     Local,
 }
@@ -71,7 +73,9 @@ pub(crate) fn text(
 
 fn part(name: TableName, tables: &Tables) -> Value {
     match name {
+        TableName::Fdb if !tables.segments.is_empty() => json!(tables.stations),
         TableName::Fdb => json!(tables.fdb),
+        TableName::Segments => json!(tables.segments),
         TableName::Neighbors => json!(tables.neighbors),
         TableName::Routes => json!(tables.routes),
         TableName::Services => json!(tables.services),
@@ -81,11 +85,19 @@ fn part(name: TableName, tables: &Tables) -> Value {
 
 fn readable(table: Option<TableName>, tables: &Tables, wanted: &view::Wanted) -> String {
     match table {
+        Some(TableName::Fdb) if !tables.segments.is_empty() => view::stations(&tables.stations),
         Some(TableName::Fdb) => view::fdb(&tables.fdb),
+        Some(TableName::Segments) => view::segments(&tables.segments),
         Some(TableName::Neighbors) => view::neighbors(&tables.neighbors),
         Some(TableName::Routes) => view::routes(&tables.routes),
         Some(TableName::Services) => view::services(&tables.services, wanted),
         Some(TableName::Local) => view::local(&tables.local),
+        None if !tables.segments.is_empty() => [
+            view::local(&tables.local),
+            view::segments(&tables.segments),
+            format!("FDB\n{}", view::stations(&tables.stations)),
+        ]
+        .join("\n"),
         None => [
             view::local(&tables.local),
             format!("FDB\n{}", view::fdb(&tables.fdb)),

@@ -20,11 +20,13 @@ use super::print::{Output, document, print};
 /// The packet, and who is asked.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TraceArgs {
-    /// 'tcp 10.244.0.14:40000 > 10.96.0.10:53', with 'flags syn|ack' and 'len 60' if need be
+    /// 'tcp 10.244.0.14:40000 > 10.96.0.10:53', with 'flags syn|ack' and 'len 60' if need be; in an L2 segment 'frame
+    /// MAC > MAC' or 'arp MAC IP > IP'
     #[arg(value_name = "PACKET", num_args = 1..)]
     packet: Vec<String>,
 
-    /// The packet as hexadecimal digits, from its IP header on (with --decap also from its VXLAN header on)
+    /// The packet as hexadecimal digits, from its IP header on (with --decap also from its VXLAN header on), in an L2
+    /// segment from its destination MAC on (with --decap from its VXLAN header on)
     #[arg(long, value_name = "DIGITS", conflicts_with_all = ["packet", "pcap"])]
     hex: Option<String>,
 
@@ -40,8 +42,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "VTEP", requires = "decap")]
     from: Option<IpAddr>,
 
-    /// VNI that it carries [default: this node's]
-    #[arg(long, value_name = "VNI", requires = "decap")]
+    /// VNI that it carries, or of the L2 segment that it is in [default: this node's]
+    #[arg(long, value_name = "VNI")]
     packet_vni: Option<u32>,
 
     /// Inner destination MAC [default: this node's]
@@ -114,9 +116,12 @@ fn request(args: &TraceArgs) -> anyhow::Result<Request> {
         bail!(ConfigError::Arguments(NO_PACKET.to_owned()));
     } else {
         let flow = args.packet.join(" ");
-        packet::parse(&flow).map_err(usage)?;
+        if !trace::is_frame(&flow) {
+            packet::parse(&flow).map_err(usage)?;
+        }
         request.flow = Some(flow);
     }
+    request.vni = args.packet_vni;
     if args.decap {
         let Some(from) = from else {
             let text = "--decap needs --from: the underlay address of the node that sends the packet";

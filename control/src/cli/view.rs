@@ -1,5 +1,7 @@
 //! The tables as people read them, and the filters on them.
 
+mod segments;
+
 use std::net::IpAddr;
 
 use clap::Args;
@@ -8,6 +10,7 @@ use windlass_control::inspect::explain::{BackendRow, BackendState};
 use windlass_control::inspect::rows::{FdbRow, LocalRow, NeighborRow, RouteRow, ServiceRow, Tables};
 
 use super::print::{columns, list, maybe};
+pub(crate) use segments::{segments, stations};
 
 /// Which rows are wanted.
 #[derive(Args, Clone, Debug, Default)]
@@ -64,6 +67,9 @@ impl Wanted {
                 .neighbors
                 .retain(|row| row.addr == addr || row.node.as_ref().is_some_and(|node| nodes.contains(node)));
             tables.routes.retain(|row| about(&row.prefix));
+            tables
+                .stations
+                .retain(|row| row.ips.contains(&addr) || row.vtep.is_some_and(|vtep| vtep.ip() == addr));
         }
         let named = |row: &ServiceRow| self.service.as_ref().is_none_or(|part| row.name.contains(part));
         let at = |row: &ServiceRow| {
@@ -176,6 +182,16 @@ fn state(backend: &BackendRow) -> &'static str {
 
 pub(crate) fn local(row: &LocalRow) -> String {
     let line = |name: &str, value: String| vec![name.to_owned(), value];
+    if row.pod_cidrs.is_empty() {
+        // Of a node that bridges segments there is nothing else to say.
+        let rows = vec![
+            line("node", row.node.clone()),
+            line("underlay", list(&row.underlay)),
+            line("port", row.port.to_string()),
+            line("overlay MTU", row.overlay_mtu.to_string()),
+        ];
+        return columns(&["LOCAL", ""], rows, "");
+    }
     let services = if row.service_cidrs.is_empty() { "by VIP".to_owned() } else { list(&row.service_cidrs) };
     let rows = vec![
         line("node", row.node.clone()),

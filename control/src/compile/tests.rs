@@ -19,7 +19,7 @@ pub(super) fn example() -> ClusterState {
     load_text("worked-example.yaml", EXAMPLE, "flannel.alpha.coreos.com").unwrap().state
 }
 
-pub(super) fn settings() -> NodeSettings {
+pub(crate) fn settings() -> NodeSettings {
     NodeSettings {
         node: "node-a".into(),
         vni: vni(),

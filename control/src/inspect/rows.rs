@@ -10,6 +10,7 @@ use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::vxlan::Vni;
 
 use super::explain::{self, BackendRow};
+use super::segments::{self, SegmentRow, StationRow};
 use super::{Inspection, Origin};
 
 /// A VTEP of another node.
@@ -148,6 +149,10 @@ pub struct Tables {
     pub routes: Vec<RouteRow>,
     /// Services.
     pub services: Vec<ServiceRow>,
+    /// L2 segments; with any, there is none of the other tables but neighbors.
+    pub segments: Vec<SegmentRow>,
+    /// Stations of L2 segments.
+    pub stations: Vec<StationRow>,
     /// What was left out, and why.
     pub problems: Vec<String>,
 }
@@ -159,9 +164,11 @@ impl Tables {
         Self {
             local: local(tables, origin),
             fdb: fdb(tables, inspection.now),
-            neighbors: neighbors(tables),
+            neighbors: neighbors(inspection),
             routes: routes(tables),
             services: services(tables, origin),
+            segments: segments::segments(inspection),
+            stations: segments::stations(inspection),
             problems: origin.problems.iter().map(ToString::to_string).collect(),
         }
     }
@@ -212,7 +219,8 @@ fn fdb(tables: &ForwardingTables, now: Instant) -> Vec<FdbRow> {
     rows
 }
 
-fn neighbors(tables: &ForwardingTables) -> Vec<NeighborRow> {
+fn neighbors(inspection: &Inspection) -> Vec<NeighborRow> {
+    let tables = &inspection.tables;
     let row = |(vni, addr, mac): (Vni, IpAddr, windlass_dataplane::wire::ethernet::Mac)| NeighborRow {
         vni: vni.get(),
         addr,
@@ -220,6 +228,7 @@ fn neighbors(tables: &ForwardingTables) -> Vec<NeighborRow> {
         node: tables.fdb().lookup(vni, mac).map(|vtep| vtep.node.clone()),
     };
     let mut rows: Vec<_> = tables.neighbors().iter().map(row).collect();
+    rows.extend(segments::neighbors(inspection));
     rows.sort_by_key(|row| (row.vni, row.addr));
     rows
 }

@@ -3,6 +3,7 @@
 
 mod advice;
 mod bytes;
+mod segment;
 mod steps;
 mod walk;
 
@@ -11,6 +12,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use windlass_dataplane::engine::decide::Related;
 
+pub use self::segment::is_frame;
 use self::walk::Tracer;
 use super::Inspection;
 use super::packet::{self, PacketError};
@@ -21,8 +23,10 @@ use super::packet::{self, PacketError};
 pub struct Request {
     /// As people write it.
     pub flow: Option<String>,
-    /// Or as hex: an IP packet; from the underlay also a whole VXLAN payload.
+    /// Or as hex: an IP packet, or a frame of a segment; from the underlay also a whole VXLAN payload.
     pub hex: Option<String>,
+    /// The network of a segment that a frame from its device is of, if there are several.
+    pub vni: Option<u32>,
     /// How it came over the underlay; `None` when it comes from a pod or from the host.
     pub arrival: Option<Arrival>,
 }
@@ -75,7 +79,7 @@ pub struct Way {
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepRow {
-    /// `host`, `admission`, `connection`, `service`, `backend`, `translation`, `route`, `neighbor`, `fdb` or `outer`.
+    /// `segment`, `source`, `destination`; `host`, `admission`, `connection`, `service`, `backend`, `translation`, `route`, `neighbor`, `fdb` or `outer`.
     pub step: String,
     /// The table entry used, and what it means.
     pub text: String,
@@ -118,6 +122,9 @@ pub enum TraceError {
 /// # Errors
 /// When the question cannot be understood; a packet that would be dropped is no error.
 pub fn trace(node: &Inspection, request: &Request) -> Result<Report, TraceError> {
+    if node.origin.settings.is_bridge() {
+        return segment::trace(node, request);
+    }
     let bytes = request.hex.as_deref().map(packet::from_hex).transpose()?;
     let tracer = Tracer { node, connections: &node.connections };
     let walked = match (&request.arrival, &request.flow, bytes) {

@@ -14,6 +14,7 @@ mod persist;
 mod refusals;
 mod reload;
 mod scrape;
+mod segments;
 mod services;
 mod take_over;
 mod tuning;

@@ -87,6 +87,7 @@ impl Subject {
             tables: self.snapshots.current(),
             origin: self.known.current(),
             connections: Arc::clone(workers.connections()),
+            learned: Arc::clone(workers.learned()),
             now: Instant::since_origin(workers.origin()),
             engine: self.engine.clone(),
             device: Some(self.device.clone()),

@@ -179,6 +179,8 @@ impl WorkerReadings {
             ("routes", tables.routes().len()),
             ("services", tables.services().len()),
             ("backends", tables.services().backends()),
+            ("segments", tables.segments().len()),
+            ("stations", tables.segments().iter().map(|(_, segment)| segment.stations().count()).sum()),
         ];
         entries.into_iter().map(of).collect()
     }

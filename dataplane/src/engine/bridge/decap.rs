@@ -47,7 +47,7 @@ impl Bridge {
         mend(pool, &mut packet, &frame, tables.local().overlay_mtu);
         let segments = frame.segments(&packet);
         self.counters.underlay.received.add(segments);
-        if let Some(reason) = self.refusal(&frame) {
+        if let Some(reason) = frame.refusal(&self.settings) {
             return self.counters.count_drop(reason, segments);
         }
         self.counters.reserved_bits.add(if frame.reserved_bits { segments } else { 0 });
@@ -68,17 +68,6 @@ impl Bridge {
         out.packets.push(packet);
     }
 
-    /// Reserved bits, if the setting is strict, and tags, unless they are to be taken away (A3, A10).
-    fn refusal(&self, frame: &Frame) -> Option<DropReason> {
-        if frame.reserved_bits && self.settings.strict_reserved_bits {
-            Some(DropReason::VxlanReservedBits)
-        } else if frame.tags > 0 && !self.settings.accept_inner_vlan {
-            Some(DropReason::InnerVlan)
-        } else {
-            None
-        }
-    }
-
     fn admit(
         &self,
         tables: &ForwardingTables,
@@ -90,11 +79,7 @@ impl Bridge {
     ) -> Result<(), DropReason> {
         let segment = tables.segments().lookup(frame.vni).ok_or(DropReason::UnknownVni)?;
         let source = outer.remote.ip();
-        let sender = segment.vtep_at(source);
-        if sender.is_none() && !self.settings.allow_unknown_vteps {
-            return Err(DropReason::UnknownVtep);
-        }
-        forward::from_vtep(segment, &self.learned, sender, frame, bytes, now)?;
+        let sender = forward::from_vtep(segment, &self.learned, &self.settings, source, frame, bytes, now)?;
         if sender.is_some() {
             self.learn(segment, frame, Heard::Vtep(source), segments, now);
         }

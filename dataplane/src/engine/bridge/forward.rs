@@ -7,6 +7,7 @@ use super::frame::Frame;
 use super::learned::{Heard, LearnedStations};
 use super::suppress::{self, Claim};
 use crate::drop_reason::DropReason;
+use crate::engine::Settings;
 use crate::tables::{Place, RemoteVtep, Segment};
 use crate::time::Instant;
 use crate::wire::ethernet::Mac;
@@ -58,25 +59,38 @@ pub fn from_device(
     }
 }
 
-/// Decides about a frame from `sender`, or from a VTEP that is not known and tolerated. It goes to the device or nowhere:
-/// what came from the underlay never goes back there.
+/// Decides about a frame from the underlay address `source`. It goes to the device or nowhere: what came from the
+/// underlay never goes back there. Returns the VTEP that sent it, or nothing when that is not known and tolerated.
 ///
 /// # Errors
 /// The reason to drop it.
-pub fn from_vtep(
-    segment: &Segment,
+pub fn from_vtep<'a>(
+    segment: &'a Segment,
     learned: &LearnedStations,
-    sender: Option<&Arc<RemoteVtep>>,
+    settings: &Settings,
+    source: IpAddr,
     frame: &Frame,
     bytes: &[u8],
     now: Instant,
-) -> Result<(), DropReason> {
+) -> Result<Option<&'a Arc<RemoteVtep>>, DropReason> {
+    let sender = segment.vtep_at(source);
     match sender {
         Some(sender) => check_source(segment, frame, &Place::Vtep(Arc::clone(sender)))?,
+        None if !settings.allow_unknown_vteps => return Err(DropReason::UnknownVtep),
         None if segment.place(frame.src).is_some() => return Err(DropReason::SourceMacSpoofed),
         None => check_mac(frame.src)?,
     }
     check_claim(segment, suppress::claim(frame, bytes).as_ref())?;
+    check_destination(segment, learned, frame, now).map(|()| sender)
+}
+
+/// It is here, or may be.
+fn check_destination(
+    segment: &Segment,
+    learned: &LearnedStations,
+    frame: &Frame,
+    now: Instant,
+) -> Result<(), DropReason> {
     match segment.place(frame.dst) {
         _ if frame.dst.is_multicast() => Ok(()),
         Some(Place::Device) => Ok(()),

@@ -1,7 +1,7 @@
 //! A frame of an L2 segment behind its VXLAN header, read in one pass.
 
 use crate::drop_reason::DropReason;
-use crate::engine::source_port;
+use crate::engine::{Settings, source_port};
 use crate::packet::{PacketBuf, PacketPool};
 use crate::wire::ethernet::{self, Ethernet, Mac};
 use crate::wire::inner::InnerPacket;
@@ -59,8 +59,20 @@ impl Frame {
         Ok(Self { vni, reserved_bits, dst: frame.dst(), src: frame.src(), ethertype, tags, ip })
     }
 
+    /// Why a deployment wants no such frames: reserved bits, if the setting is strict, and tags, unless they are to be taken
+    /// away (RFC 7348 sections 5 and 6.1).
+    pub fn refusal(&self, settings: &Settings) -> Option<DropReason> {
+        if self.reserved_bits && settings.strict_reserved_bits {
+            Some(DropReason::VxlanReservedBits)
+        } else if self.tags > 0 && !settings.accept_inner_vlan {
+            Some(DropReason::InnerVlan)
+        } else {
+            None
+        }
+    }
+
     /// Takes tags and Ethernet padding away, in place: what is left is the frame as it crosses the underlay.
-    pub(super) fn trim(&self, pool: &mut PacketPool, packet: &mut PacketBuf) {
+    pub fn trim(&self, pool: &mut PacketPool, packet: &mut PacketBuf) {
         let tags_len = self.tags * ethernet::VLAN_TAG_LEN;
         if tags_len > 0 {
             // The VXLAN header and both addresses move up to what the tags stood before.
@@ -86,7 +98,7 @@ impl Frame {
     }
 
     /// Bytes behind the Ethernet header of the longest segment that `packet`, trimmed, stands for.
-    pub(super) fn payload_len(&self, packet: &PacketBuf) -> u32 {
+    pub fn payload_len(&self, packet: &PacketBuf) -> u32 {
         let len = (packet.len() - PAYLOAD_OFFSET) as u32;
         match (&self.ip, packet.segment_len) {
             (Some(ip), segment_len) if segment_len > 0 => {
