@@ -220,7 +220,7 @@ impl Loaded {
                 state.net_conf = conf;
                 Ok(())
             }
-            Content::Segment(segment) => add(&mut state.segments, &name.name, segment),
+            Content::Segment(segment) => add(&mut state.segments, &name.name.to_string(), segment),
             Content::Nothing => Ok(()),
             Content::PassedOver => {
                 self.passed_over += 1;

@@ -14,7 +14,7 @@ use crate::lb::icmp_error::ErrorTranslation;
 use crate::lb::rewrite::Rewrite;
 use crate::tables::{ClientAddress, ForwardingTables, NextHop, Service, Slot, Table, WhenEmpty};
 use crate::time::Instant;
-use crate::wire::flow::FlowKey;
+use crate::wire::flow::{FlowKey, Vip};
 use crate::wire::inner::{Fragment, InnerPacket};
 use crate::wire::protocol::{L4, Protocol};
 use crate::wire::quoted::Quoted;

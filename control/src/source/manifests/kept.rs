@@ -41,7 +41,9 @@ impl Loaded {
             "Service" => put_back(&mut state.services, &before.services, name),
             "EndpointSlice" => put_back(&mut state.endpoint_slices, &before.endpoint_slices, name),
             segment::KIND => put_back(&mut state.segments, &before.segments, &name.name.to_string()),
-            "ServiceCIDR" => put_back(&mut state.service_cidrs, &before.service_cidrs, &name.name.to_string()),
+            "ServiceCIDR" => {
+                put_back(&mut state.service_cidrs, &before.service_cidrs, &name.name.to_string())
+            }
             _ => false,
         }
     }
