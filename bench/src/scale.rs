@@ -117,7 +117,10 @@ fn measure(args: &ScaleArgs) -> Result<Report> {
     let mut followed = Followed::start(size)?;
     let mut events = Vec::new();
     for workers in &args.workers {
-        eprintln!("{workers} workers, still and while {} EndpointSlices change a second", args.changes_per_second);
+        eprintln!(
+            "{workers} workers, still and while {} EndpointSlices change a second",
+            args.changes_per_second
+        );
         events.push(followed.measure(*workers, span, args.changes_per_second)?);
     }
     Ok(Report {

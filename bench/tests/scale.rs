@@ -14,7 +14,9 @@ fn scale_follows_every_change_and_measures_what_packets_feel() -> Result<()> {
     let mut scale = Command::new(env!("CARGO_BIN_EXE_windlass-bench"));
     scale.args(["scale", "--nodes", "20", "--services", "30", "--endpoints", "3", "--connections", "2000"]);
     // More changes than services: what was added is taken away again.
-    scale.args(["--changes-per-second", "200", "--duration-ms", "500", "--workers", "1,2", "--json"]).arg(&json);
+    scale
+        .args(["--changes-per-second", "200", "--duration-ms", "500", "--workers", "1,2", "--json"])
+        .arg(&json);
     let output = scale.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

@@ -93,7 +93,9 @@ impl Difference {
         Self {
             nodes: differences(&before.nodes, &after.nodes).into_iter().collect(),
             services: differences(&before.services, &after.services).into_iter().collect(),
-            endpoint_slices: differences(&before.endpoint_slices, &after.endpoint_slices).into_iter().collect(),
+            endpoint_slices: differences(&before.endpoint_slices, &after.endpoint_slices)
+                .into_iter()
+                .collect(),
             service_cidrs: (before.service_cidrs != *cidrs).then(|| cidrs.clone()),
             net_conf: (before.net_conf != *net_conf).then(|| net_conf.clone()),
         }
@@ -115,7 +117,11 @@ impl Difference {
 }
 
 /// Puts an object in its place, or takes it away, and returns the one before.
-pub(crate) fn set<K: Ord, V>(objects: &mut BTreeMap<K, Arc<V>>, name: K, object: Option<Arc<V>>) -> Option<Arc<V>> {
+pub(crate) fn set<K: Ord, V>(
+    objects: &mut BTreeMap<K, Arc<V>>,
+    name: K,
+    object: Option<Arc<V>>,
+) -> Option<Arc<V>> {
     match object {
         Some(object) => objects.insert(name, object),
         None => objects.remove(&name),

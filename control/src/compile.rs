@@ -19,8 +19,8 @@ use crate::node::NodeSettings;
 
 pub use health_checks::{HealthCheck, HealthChecks};
 pub use host_side::HostSide;
-pub(crate) use nodes::remedy_of_twins;
 pub use incremental::{Compiler, Update};
+pub(crate) use nodes::remedy_of_twins;
 
 /// Tables, and what was left out of them.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -331,7 +331,8 @@ fn unknown_fields_are_passed_over() -> Result<()> {
         if let Some(spec) = object.get_mut("spec") {
             spec["ofALaterRelease"] = json!("yes");
         }
-        for endpoint in object.get_mut("endpoints").and_then(|list| list.as_array_mut()).into_iter().flatten() {
+        for endpoint in object.get_mut("endpoints").and_then(|list| list.as_array_mut()).into_iter().flatten()
+        {
             endpoint["ofALaterRelease"] = json!([{}]);
         }
         server.apply(object)?;
@@ -341,8 +342,12 @@ fn unknown_fields_are_passed_over() -> Result<()> {
         mirrored.told.iter().flat_map(|told| &told.problems).map(ToString::to_string).collect();
     ensure!(problems.iter().all(|problem| !problem.contains("LaterRelease")), "{problems:?}");
     let state = mirrored.state()?;
-    ensure!(state.services.keys().eq(known.services.keys()) && state.endpoint_slices == known.endpoint_slices);
-    let cidrs = |state: &ClusterState| -> Vec<_> { state.nodes.values().map(|node| node.pod_cidrs.clone()).collect() };
+    ensure!(
+        state.services.keys().eq(known.services.keys()) && state.endpoint_slices == known.endpoint_slices
+    );
+    let cidrs = |state: &ClusterState| -> Vec<_> {
+        state.nodes.values().map(|node| node.pod_cidrs.clone()).collect()
+    };
     ensure!(cidrs(state) == cidrs(&known) && state.service_cidrs == known.service_cidrs);
     Ok(())
 }
@@ -372,7 +377,9 @@ fn differences_lead_to_the_cluster_as_it_is() -> Result<()> {
     wait_until("all changes", LIMIT, || {
         if let Some(changed) = mirrored.source.take_changed() {
             let difference = changed.difference;
-            ensure!(difference.nodes.len() + difference.services.len() + difference.endpoint_slices.len() <= 3);
+            ensure!(
+                difference.nodes.len() + difference.services.len() + difference.endpoint_slices.len() <= 3
+            );
             state.apply(difference);
         }
         Ok(state.services.len() == 2 && state.nodes.len() == 1 && state.endpoint_slices.len() == 1)
@@ -390,6 +397,7 @@ fn changes_that_come_together_are_told_together() -> Result<()> {
     mirrored.source.wait(LIMIT, |_| true)?;
     mirrored.state()?;
     let names: Vec<String> = (0..300).map(|number| format!("s{number:03}")).collect();
+    let begun = Instant::now();
     names.iter().try_for_each(|name| server.apply(extra(name)))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut parts = 0;
@@ -397,7 +405,9 @@ fn changes_that_come_together_are_told_together() -> Result<()> {
         runtime.block_on(async { tokio::time::timeout(LIMIT, wake.notified()).await })?;
         parts += 1;
     }
-    ensure!(parts < 150, "300 changes were told in {parts} parts");
+    // However slow this machine is: the first at once, and then every 4 ms at most.
+    let most = 3 + begun.elapsed().as_millis() / 4;
+    ensure!(parts <= most, "300 changes were told in {parts} parts, in the time of {most}");
     Ok(())
 }
 

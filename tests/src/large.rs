@@ -118,7 +118,8 @@ impl Size {
     /// The node and the address of each endpoint of a service.
     fn places(self, service: u32, more: Option<u32>) -> impl Iterator<Item = (u32, IpAddr)> {
         let first = service * self.endpoints;
-        let all = (first..first + self.endpoints).chain(more.map(|more| self.services * self.endpoints + more));
+        let all =
+            (first..first + self.endpoints).chain(more.map(|more| self.services * self.endpoints + more));
         all.map(move |number| {
             let node = number % self.nodes;
             let addr = POD_CIDRS + (node << 8) + 1 + number / self.nodes % 250;

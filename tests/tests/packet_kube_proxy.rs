@@ -302,10 +302,8 @@ fn f2_a_client_stays_whichever_address_of_the_service_it_comes_by() {
         slice.endpoints = [HERE, THERE, ALSO_THERE].map(endpoint).into();
     });
     for client in (1..=20).map(|number| format!("198.51.100.{number}")) {
-        let stays: BTreeSet<_> = [VIP, NODE_PORT, BALANCER, EXTERNAL]
-            .into_iter()
-            .flat_map(|to| bed.spread(&client, to))
-            .collect();
+        let stays: BTreeSet<_> =
+            [VIP, NODE_PORT, BALANCER, EXTERNAL].into_iter().flat_map(|to| bed.spread(&client, to)).collect();
         assert_eq!(stays.len(), 1, "{client}");
     }
     bed.change(|service, slice| {
@@ -314,7 +312,11 @@ fn f2_a_client_stays_whichever_address_of_the_service_it_comes_by() {
         slice.endpoints.push(endpoint(HERE));
     });
     for client in (1..=20).map(|number| format!("198.51.100.{number}")) {
-        assert_eq!(bed.spread(&client, NODE_PORT), set(&[HERE]), "{client}: where it stayed is not served here");
+        assert_eq!(
+            bed.spread(&client, NODE_PORT),
+            set(&[HERE]),
+            "{client}: where it stayed is not served here"
+        );
     }
 }
 

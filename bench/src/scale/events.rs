@@ -124,7 +124,8 @@ impl Followed {
         let until_last: Option<Vec<u64>> =
             published.iter().map(|change| Some(micros(last(change)? - change.made_at))).collect();
         let until_last = sorted(until_last.context("a worker did not follow")?);
-        let until_published = sorted(published.iter().map(|change| micros(change.at - change.made_at)).collect());
+        let until_published =
+            sorted(published.iter().map(|change| micros(change.at - change.made_at)).collect());
         (self.state, self.made) = (node.state().clone(), self.made + count);
         Ok(Events {
             workers,

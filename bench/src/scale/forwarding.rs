@@ -11,15 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use windlass_dataplane::counters::Counters;
-use windlass_dataplane::device::{
-    Datagram, OverlayDevice, Ready, SendReport, UnderlaySocket, Wait, WorkerIo,
-};
+use windlass_dataplane::device::{OverlayDevice, Ready, SendReport, UnderlaySocket, Wait, WorkerIo};
 use windlass_dataplane::engine::{Engine, Settings};
-use windlass_dataplane::packet::{DatagramBatch, PacketBatch, PacketBuf, PacketPool};
+use windlass_dataplane::packet::{Datagram, DatagramBatch, PacketBatch, PacketBuf, PacketPool};
 use windlass_dataplane::tables::Reader;
 use windlass_dataplane::time::Instant as WorkerInstant;
-use windlass_dataplane::worker::Worker;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
+use windlass_dataplane::worker::Worker;
 use windlass_tests::large::{self, Size};
 use windlass_tests::packets::udp;
 
@@ -81,7 +79,8 @@ impl Forwarding {
                 underlay: Box::new(Sink),
                 wait: Box::new(NoWait),
             };
-            let (worker, reader, stop) = (Worker::new(io, engine), writer.reader(), Arc::clone(&forwarding.stop));
+            let (worker, reader, stop) =
+                (Worker::new(io, engine), writer.reader(), Arc::clone(&forwarding.stop));
             let thread = thread::Builder::new().name(format!("windlass-{number}"));
             let run = move || forward(worker, reader, &counters, &stop, origin);
             forwarding.threads.push(thread.spawn(run).context("a worker's thread")?);
@@ -96,9 +95,10 @@ impl Forwarding {
     /// When one has failed, or sent less than it received.
     pub fn stop(mut self) -> Result<Vec<Seen>> {
         self.stop.store(true, Ordering::Relaxed);
-        let ended = self.threads.drain(..).map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(anyhow!("a worker panicked")))
-        });
+        let ended = self
+            .threads
+            .drain(..)
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a worker panicked"))));
         ended.collect()
     }
 }
@@ -217,7 +217,9 @@ impl RunQueue {
     /// When the kernel does not tell.
     pub fn open() -> Result<Self> {
         let file = "/proc/thread-self/schedstat";
-        Ok(Self(File::open(file).with_context(|| format!("{file}: the kernel must count (CONFIG_SCHED_INFO)"))?))
+        Ok(Self(
+            File::open(file).with_context(|| format!("{file}: the kernel must count (CONFIG_SCHED_INFO)"))?,
+        ))
     }
 
     /// So far; zero when it cannot be read.

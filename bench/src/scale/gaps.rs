@@ -118,7 +118,8 @@ impl Evenness {
             let values: Vec<f64> = seen.iter().map(|seen| of(&seen.gaps)).collect();
             Summary::of(&values).map_or(0.0, |summary| summary.max)
         };
-        let rate = |seen: &super::forwarding::Seen| seen.packets as f64 / seen.lasted.as_secs_f64().max(1e-9) / 1e6;
+        let rate =
+            |seen: &super::forwarding::Seen| seen.packets as f64 / seen.lasted.as_secs_f64().max(1e-9) / 1e6;
         Self {
             mpps: seen.iter().map(rate).sum(),
             p50_us: worst(&|gaps| gaps.percentile(0.5)),

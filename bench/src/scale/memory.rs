@@ -75,11 +75,17 @@ fn tables_bytes(tables: &ForwardingTables) -> usize {
     let service = |service: &Service| {
         let addrs = service.backends.len() + service.draining.len();
         // Each backend has a hash.
-        size_of_val(service) + service.name.len() + addrs * size_of::<std::net::SocketAddr>() + service.backends.len() * 8
+        size_of_val(service)
+            + service.name.len()
+            + addrs * size_of::<std::net::SocketAddr>()
+            + service.backends.len() * 8
     };
     let services: usize = tables.services().iter().map(|known| service(known) + place(known.vip)).sum();
     let vtep = |vtep: &RemoteVtep| {
-        size_of_val(vtep) + vtep.node.len() + size_of_val(&vtep.prefixes[..]) + size_of_val(&vtep.addresses[..])
+        size_of_val(vtep)
+            + vtep.node.len()
+            + size_of_val(&vtep.prefixes[..])
+            + size_of_val(&vtep.addresses[..])
     };
     // Each stands by its MAC and by its address.
     let vteps: usize = tables.fdb().iter().map(|(vni, mac, known)| vtep(known) + 2 * place((vni, mac))).sum();
@@ -90,7 +96,10 @@ fn tables_bytes(tables: &ForwardingTables) -> usize {
 
 /// Entries, each of which has a slot and an epoch.
 fn entries(tables: &ForwardingTables) -> usize {
-    tables.services().len() + 2 * tables.fdb().len() + tables.neighbors().iter().count() + tables.routes().len()
+    tables.services().len()
+        + 2 * tables.fdb().len()
+        + tables.neighbors().iter().count()
+        + tables.routes().len()
 }
 
 /// A place in a map, and the counts of a shared value.

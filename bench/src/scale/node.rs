@@ -57,5 +57,4 @@ impl Node {
     pub fn state(&self) -> &ClusterState {
         self.compiler.state()
     }
-
 }

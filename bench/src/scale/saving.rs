@@ -94,6 +94,13 @@ fn connection(number: u32) -> SavedConnection {
         src_port: port,
         dst_port: large::PORT,
     };
-    let reply = FlowKey { src: backend, dst: client, protocol: Protocol::TCP, src_port: 8_080, dst_port: port };
-    SavedConnection { original, reply, tcp_state: TcpState::Established, is_replied: true, idle: Duration::ZERO }
+    let reply =
+        FlowKey { src: backend, dst: client, protocol: Protocol::TCP, src_port: 8_080, dst_port: port };
+    SavedConnection {
+        original,
+        reply,
+        tcp_state: TcpState::Established,
+        is_replied: true,
+        idle: Duration::ZERO,
+    }
 }

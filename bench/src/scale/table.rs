@@ -22,7 +22,10 @@ const METHOD: [&str; 5] = [
 pub fn render(report: &Report) -> String {
     let mut text = String::new();
     let (size, first, saving) = (report.size, &report.first, &report.saving);
-    line(&mut text, &format!("{} nodes, {} services, {} endpoints\n", size.nodes, size.services, size.endpoints));
+    line(
+        &mut text,
+        &format!("{} nodes, {} services, {} endpoints\n", size.nodes, size.services, size.endpoints),
+    );
     line(&mut text, "| | |");
     line(&mut text, "|---|---:|");
     let mut row = |what: &str, value: String| line(&mut text, &format!("| {what} | {value} |"));
@@ -36,8 +39,14 @@ pub fn render(report: &Report) -> String {
     for events in &report.events {
         let (workers, rate) = (workers(events.workers), report.changes_per_second);
         let value = format!("{:.1} / {:.1} / {:.1} ms", events.p50_ms, events.p99_ms, events.longest_ms);
-        row(&format!("EndpointSlice to all workers, {workers}, {rate}/s: p50 / p99 (goal: 10 ms) / max"), value);
-        row(&format!("of that, until published, {workers}: p99"), format!("{:.1} ms", events.published_p99_ms));
+        row(
+            &format!("EndpointSlice to all workers, {workers}, {rate}/s: p50 / p99 (goal: 10 ms) / max"),
+            value,
+        );
+        row(
+            &format!("of that, until published, {workers}: p99"),
+            format!("{:.1} ms", events.published_p99_ms),
+        );
     }
     row(
         &format!("snapshot of {} connections: copied / written / file", saving.connections),

@@ -117,7 +117,9 @@ fn pod_cidr_overlaps(subject: &Subject<'_>) -> Vec<Finding> {
         match widest.filter(|(other, _)| other.contains(&cidr)) {
             None => widest = Some((cidr, name)),
             Some((other, holder)) if holder != name => {
-                let age = |name: &str| (subject.cluster.nodes.get(name).map(|node| node.created_at), name.to_owned());
+                let age = |name: &str| {
+                    (subject.cluster.nodes.get(name).map(|node| node.created_at), name.to_owned())
+                };
                 let (older, younger) = if age(name) < age(holder) { (name, holder) } else { (holder, name) };
                 let seen = format!(
                     "podCIDR {cidr} of node {name} overlaps {other} of node {holder}: {older}, the older, is served"
@@ -149,7 +151,10 @@ fn external_addresses(subject: &Subject<'_>, local: &LocalAddress) -> Vec<Findin
              cluster reach this host there, and not the service",
             local.interface
         );
-        let remedy = format!("ip addr del {addr}/{} dev {}, or give the service another address", local.prefix_len, local.interface);
+        let remedy = format!(
+            "ip addr del {addr}/{} dev {}, or give the service another address",
+            local.prefix_len, local.interface
+        );
         Finding::warning(&catalog::EXTERNAL_ADDRESS, seen, remedy)
     };
     wants.map(finding).collect()

@@ -115,7 +115,8 @@ impl Endpoints {
         };
         let backends = those(&is_chosen);
         let drains = |endpoint: &Merged| endpoint.serving && !is_chosen(endpoint);
-        let draining = if self.0.iter().any(|(_, endpoint)| drains(endpoint)) { those(&drains) } else { Vec::new() };
+        let draining =
+            if self.0.iter().any(|(_, endpoint)| drains(endpoint)) { those(&drains) } else { Vec::new() };
         Choice { backends, draining, when_empty: WhenEmpty::Reject }
     }
 
@@ -124,7 +125,8 @@ impl Endpoints {
     fn hint(&self) -> fn(&Merged) -> Hint {
         let kinds: [fn(&Merged) -> Hint; 2] = [|endpoint| endpoint.node_hint, |endpoint| endpoint.zone_hint];
         let counts = |hint: &fn(&Merged) -> Hint| {
-            let mut hints = self.0.iter().map(|(_, endpoint)| endpoint).filter(|endpoint| endpoint.ready).map(hint);
+            let mut hints =
+                self.0.iter().map(|(_, endpoint)| endpoint).filter(|endpoint| endpoint.ready).map(hint);
             let mut one_is_ours = false;
             hints.all(|hint| {
                 one_is_ours |= hint == Hint::ForUs;

@@ -33,8 +33,10 @@ impl HealthChecks {
         let check = port.and_then(|(service, port)| {
             // Of a dual-stack service each family has its own endpoints: the first family's are counted.
             let ipv6 = service.cluster_ips.first()?.is_ipv6();
-            let endpoints = slices.iter().filter(|(_, slice)| slice.ipv6 == ipv6).flat_map(|(_, slice)| &slice.endpoints);
-            let here = endpoints.filter(|endpoint| endpoint.ready && endpoint.node.as_ref() == Some(&settings.node));
+            let endpoints =
+                slices.iter().filter(|(_, slice)| slice.ipv6 == ipv6).flat_map(|(_, slice)| &slice.endpoints);
+            let here =
+                endpoints.filter(|endpoint| endpoint.ready && endpoint.node.as_ref() == Some(&settings.node));
             let local_endpoints = here.map(|endpoint| endpoint.addr).collect::<HashSet<IpAddr>>().len();
             Some((port, HealthCheck { service: name.clone(), local_endpoints }))
         });

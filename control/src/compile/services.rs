@@ -64,7 +64,12 @@ impl Services {
     }
 
     /// Notes that a service has changed.
-    pub(super) fn changed(&mut self, name: &ObjectName, before: Option<&Service>, after: Option<&Arc<Service>>) {
+    pub(super) fn changed(
+        &mut self,
+        name: &ObjectName,
+        before: Option<&Service>,
+        after: Option<&Arc<Service>>,
+    ) {
         self.pend(name).service = after.cloned();
         for addr in before.into_iter().flat_map(own_addresses) {
             self.wanted.remove(&addr, name);
@@ -211,7 +216,11 @@ impl Services {
             for backend in endpoints.refuse_loops(settings) {
                 refuse(format!("endpoint {backend} is refused: it is inside the service CIDR"));
             }
-            let stays_at = main_address(service, ipv6).map(|addr| Vip { addr, port: port.port, protocol: port.protocol });
+            let stays_at = main_address(service, ipv6).map(|addr| Vip {
+                addr,
+                port: port.port,
+                protocol: port.protocol,
+            });
             for (address, claim) in wanted {
                 let vip = Vip { addr: address.in_tables(settings), ..claim };
                 let taken = vips.contains(&vip);

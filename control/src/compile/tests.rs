@@ -8,7 +8,7 @@ use windlass_dataplane::wire::vxlan::Vni;
 
 pub(super) use super::Compiled;
 use super::*;
-use crate::cluster::{Announcement, Endpoint, EndpointSlice, ObjectName};
+use crate::cluster::{Announcement, Endpoint, EndpointSlice, Node, ObjectName};
 use crate::node::UnderlayChoice;
 use crate::source::manifests::load_text;
 
@@ -379,13 +379,18 @@ fn own_pods_are_never_routed_into_the_device() {
 fn a_service_of_a_thousand_ports_and_a_slice_of_a_thousand_addresses_compile() {
     let compiled = edited(|state| {
         let port = web(state).ports[0].clone();
-        let numbered = |number: u16| crate::cluster::ServicePort { name: format!("p{number}"), port: number, ..port.clone() };
+        let numbered = |number: u16| crate::cluster::ServicePort {
+            name: format!("p{number}"),
+            port: number,
+            ..port.clone()
+        };
         web(state).ports = (1..=1_000).map(numbered).collect();
         let slice = web_slice(state);
         slice.ports[0].name = "p1000".into();
         let endpoint = slice.endpoints[0].clone();
         let addr = |number: u32| IpAddr::from((0x0af4_0200 + number).to_be_bytes());
-        slice.endpoints = (0..1_000).map(|number| Endpoint { addr: addr(number), ..endpoint.clone() }).collect();
+        slice.endpoints =
+            (0..1_000).map(|number| Endpoint { addr: addr(number), ..endpoint.clone() }).collect();
     });
     assert_eq!(compiled.problems, Vec::new());
     let backends_of = |port| service(&compiled, "10.106.228.152", port, Protocol::TCP).backends.len();

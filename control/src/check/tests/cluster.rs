@@ -96,7 +96,10 @@ fn two_nodes_of_one_pod_cidr_are_named_with_the_one_that_is_served() {
         let findings = found(&[], &cluster, &healthy());
         let finding = findings.iter().find(|finding| finding.check.name == "pod-cidr-overlap").unwrap();
         assert!(finding.seen.ends_with(&format!(": {older}, the older, is served")), "{finding:?}");
-        assert!(finding.remedy.starts_with(&format!("kubectl delete node {younger} (or {older},")), "{finding:?}");
+        assert!(
+            finding.remedy.starts_with(&format!("kubectl delete node {younger} (or {older},")),
+            "{finding:?}"
+        );
     }
 }
 

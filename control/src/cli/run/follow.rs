@@ -9,8 +9,8 @@ use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::node::NodeSettings;
 use windlass_control::snapshot;
-use windlass_control::source::{Changed, Cluster};
 use windlass_control::source::kube::{Kind, SourceError};
+use windlass_control::source::{Changed, Cluster};
 
 use super::join::Membership;
 use crate::cli::input::{Files, Input};

@@ -22,7 +22,12 @@ pub(super) struct HealthFollower {
 impl HealthFollower {
     /// Of a node whose health `readings` tell, on the runtime of `admin`.
     pub(super) fn new(known: Known, readings: Arc<dyn Readings>, admin: &Serving) -> Self {
-        Self { known, seen: None, served: None, servers: ServiceHealth::new(readings, admin.runtime().clone()) }
+        Self {
+            known,
+            seen: None,
+            served: None,
+            servers: ServiceHealth::new(readings, admin.runtime().clone()),
+        }
     }
 
     /// Looks for new objects.
@@ -33,8 +38,7 @@ impl HealthFollower {
         }
         let checks = self.known.health_checks();
         let addrs = self.known.current().settings.node_port_addrs.clone();
-        let is_served =
-            |(served, at): &(HealthChecks, Vec<IpAddr>)| served.is(&checks) && *at == addrs;
+        let is_served = |(served, at): &(HealthChecks, Vec<IpAddr>)| served.is(&checks) && *at == addrs;
         if self.served.as_ref().is_some_and(is_served) {
             return;
         }

@@ -10,8 +10,8 @@ use windlass_control::config::Config;
 use windlass_control::inspect::Origin;
 use windlass_control::node::{self, NodeSettings};
 use windlass_control::registration::{self, Drift, Kept, OwnNode, Owner, Vteps, subnet_env};
-use windlass_control::source::{Changed, Cluster};
 use windlass_control::source::kube::{ApiSource, Kind, SourceError};
+use windlass_control::source::{Changed, Cluster};
 use windlass_control::system;
 
 use crate::cli::input::SAY_EVERY;

@@ -40,7 +40,9 @@ impl Loaded {
             "Node" => put_back(&mut state.nodes, &before.nodes, &name.name.to_string()),
             "Service" => put_back(&mut state.services, &before.services, name),
             "EndpointSlice" => put_back(&mut state.endpoint_slices, &before.endpoint_slices, name),
-            "ServiceCIDR" => put_back(&mut state.service_cidrs, &before.service_cidrs, &name.name.to_string()),
+            "ServiceCIDR" => {
+                put_back(&mut state.service_cidrs, &before.service_cidrs, &name.name.to_string())
+            }
             _ => false,
         }
     }

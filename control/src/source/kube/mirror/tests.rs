@@ -102,7 +102,10 @@ fn the_newer_place_of_flannels_configuration_wins() {
 #[test]
 fn differences_lead_from_what_was_told_to_what_is_there() {
     let mut mirror = Mirror::new(PREFIX);
-    mirror.take(Kind::Service, Event::Listed(vec![service("a", "10.96.0.1", 80), service("b", "10.96.0.2", 80)]));
+    mirror.take(
+        Kind::Service,
+        Event::Listed(vec![service("a", "10.96.0.1", 80), service("b", "10.96.0.2", 80)]),
+    );
     mirror.take(Kind::Node, Event::Applied(node("null")));
     let mut told = mirror.state();
     assert_eq!(mirror.difference(), Difference::default(), "all of it was told");
