@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -397,6 +397,7 @@ fn changes_that_come_together_are_told_together() -> Result<()> {
     mirrored.source.wait(LIMIT, |_| true)?;
     mirrored.state()?;
     let names: Vec<String> = (0..300).map(|number| format!("s{number:03}")).collect();
+    let begun = Instant::now();
     names.iter().try_for_each(|name| server.apply(extra(name)))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut parts = 0;
@@ -404,7 +405,9 @@ fn changes_that_come_together_are_told_together() -> Result<()> {
         runtime.block_on(async { tokio::time::timeout(LIMIT, wake.notified()).await })?;
         parts += 1;
     }
-    ensure!(parts < 150, "300 changes were told in {parts} parts");
+    // However slow this machine is: the first at once, and then every 4 ms at most.
+    let most = 3 + begun.elapsed().as_millis() / 4;
+    ensure!(parts <= most, "300 changes were told in {parts} parts, in the time of {most}");
     Ok(())
 }
 

@@ -11,11 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use windlass_dataplane::counters::Counters;
-use windlass_dataplane::device::{
-    Datagram, OverlayDevice, Ready, SendReport, UnderlaySocket, Wait, WorkerIo,
-};
+use windlass_dataplane::device::{OverlayDevice, Ready, SendReport, UnderlaySocket, Wait, WorkerIo};
 use windlass_dataplane::engine::{Engine, Settings};
-use windlass_dataplane::packet::{DatagramBatch, PacketBatch, PacketBuf, PacketPool};
+use windlass_dataplane::packet::{Datagram, DatagramBatch, PacketBatch, PacketBuf, PacketPool};
 use windlass_dataplane::tables::Reader;
 use windlass_dataplane::time::Instant as WorkerInstant;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};

@@ -8,7 +8,7 @@ use windlass_dataplane::wire::vxlan::Vni;
 
 pub(super) use super::Compiled;
 use super::*;
-use crate::cluster::{Announcement, Endpoint, EndpointSlice, ObjectName};
+use crate::cluster::{Announcement, Endpoint, EndpointSlice, Node, ObjectName};
 use crate::node::UnderlayChoice;
 use crate::source::manifests::load_text;
 
