@@ -38,7 +38,8 @@ fn asks(node: &Inspection, flow: &str) -> Report {
 
 fn arrives(node: &Inspection, flow: &str, from: [u8; 4]) -> Report {
     let arrival = Arrival { from: from.into(), vni: None, mac: None, tos: 0 };
-    trace(node, &Request { flow: Some(flow.to_owned()), hex: None, arrival: Some(arrival), vni: None }).unwrap()
+    trace(node, &Request { flow: Some(flow.to_owned()), hex: None, arrival: Some(arrival), vni: None })
+        .unwrap()
 }
 
 fn steps(report: &Report) -> Vec<&str> {
@@ -239,7 +240,8 @@ fn a_packet_from_the_underlay_is_judged_by_every_rule_of_admission() {
     assert_eq!(elsewhere.forward.reason.as_deref(), Some("destination_not_local"));
     let hex = "4500001c00004000401100000af402070af4000e0005005000080000";
     let arrival = Some(Arrival { from: PEER.into(), vni: None, mac: None, tos: 3 });
-    let report = trace(&node, &Request { flow: None, hex: Some(hex.to_owned()), arrival, vni: None }).unwrap();
+    let report =
+        trace(&node, &Request { flow: None, hex: Some(hex.to_owned()), arrival, vni: None }).unwrap();
     assert_eq!(report.forward.reason.as_deref(), Some("ecn_illegal"));
 }
 
@@ -290,7 +292,8 @@ fn of_bytes_that_are_no_packet_is_said_what_was_expected_and_found() {
         (Some(Arrival { from: [192, 168, 1, 51].into(), vni: None, mac: None, tos: 0 }), from_peer),
     ] {
         for (hex, expected) in cases {
-            let request = Request { flow: None, hex: Some((*hex).to_owned()), arrival: arrival.clone(), vni: None };
+            let request =
+                Request { flow: None, hex: Some((*hex).to_owned()), arrival: arrival.clone(), vni: None };
             let way = trace(&node, &request).unwrap().forward;
             assert_eq!(way.end, End::Dropped);
             assert!(way.text.contains(expected), "{hex}: {}", way.text);
