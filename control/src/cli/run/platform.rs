@@ -91,6 +91,7 @@ pub(super) fn start(
     known: Known,
     remembered: Option<&Connections>,
 ) -> anyhow::Result<Running> {
+    anyhow::ensure!(device::HAS_SEGMENTS || !settings.is_bridge(), NO_SEGMENTS);
     let plan = (!settings.is_bridge()).then(|| host_plan(config, settings, tables));
     let entrances = plan.as_ref().map(|plan| plan.entrances.clone()).unwrap_or_default();
     if !device::HAS_ENTRANCES && entrances != Entrances::default() {
@@ -226,6 +227,8 @@ impl Running {
 /// Where the host takes nothing in.
 const NO_ENTRANCES: &str = "node ports, external IPs and load-balancer addresses are not served on this platform: \
                             clients outside the cluster reach services through other nodes only";
+
+const NO_SEGMENTS: &str = "--device-kind tap: this platform has no TAP devices; run Windlass on Linux";
 
 /// Packets that may wait for the device: a worker takes them in batches of superpackets.
 const TXQUEUELEN: u32 = 4_096;
