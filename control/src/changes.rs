@@ -1,5 +1,7 @@
 //! What a new snapshot changed, in words: one line an object, and few lines when many objects change at once.
 
+mod segments;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -17,6 +19,7 @@ pub fn lines(before: &ForwardingTables, after: &ForwardingTables, touched: &[Ent
     let mut lines = own_ranges(before, after);
     lines.extend(bounded(nodes(before, after, touched), "nodes"));
     lines.extend(bounded(services(before, after, touched), "services"));
+    lines.extend(bounded(segments::segments(before, after), "stations"));
     lines
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use windlass_dataplane::device::config::DEFAULT_RING_CAPACITY;
-use windlass_dataplane::device::{HAS_SEGMENTS, Offloads, TunnelGsoMode};
+use windlass_dataplane::device::{Offloads, TunnelGsoMode};
 use windlass_dataplane::tables::local::{DEFAULT_SOURCE_VIP_V4, DEFAULT_SOURCE_VIP_V6};
 use windlass_dataplane::wire::vxlan::Vni;
 use windlass_dataplane::worker::Poll;
@@ -305,7 +305,7 @@ impl Config {
 fn device_kind(settings: &Settings) -> Result<DeviceKind, ConfigError> {
     let kind = one(settings, "device-kind", "tun or tap", |text| match text {
         "tun" => Some(DeviceKind::Tun),
-        "tap" if HAS_SEGMENTS => Some(DeviceKind::Tap),
+        "tap" => Some(DeviceKind::Tap),
         _ => None,
     })?;
     let kind = kind.unwrap_or_default();

@@ -25,6 +25,9 @@
 //! A [`Worker`](worker::Worker) drives both, batch by batch. Every packet ends as exactly one of sent or dropped
 //! with one [`DropReason`](drop_reason::DropReason), and [`counters`] prove it.
 //!
+//! Where overlay devices are TAPs, a [`Bridge`](engine::bridge::Bridge) has the same two journeys for the frames of L2
+//! segments, with [`SegmentTable`](tables::SegmentTable) for its tables.
+//!
 //! # Floors
 //!
 //! `worker` → `engine` → `flow_cache`, `tables`, `counters` → `device` → `lb`, `offload` → `wire`, `packet`,

@@ -61,6 +61,8 @@ impl Stand {
         let mut nodes = Vec::new();
         for (number, underlay) in (1..).zip(UNDERLAYS) {
             let node = Netns::new("node")?;
+            // The bridges themselves are to say nothing: only stations are counted.
+            node.sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
             wire.ip(&format!("link add p{number} type veth peer name eth0 netns {}", node.name()))?;
             wire.ip(&format!("link set p{number} master br0 up"))?;
             node.ip(&format!("addr add {underlay}/24 dev eth0"))?;
@@ -184,21 +186,18 @@ fn ping(from: &Netns, to: &str) -> Result<()> {
     })
 }
 
-/// What an interface of a node has sent and received of frames with these bytes, counted by a tc filter.
+/// Counts the broadcast ARP requests that a node sends to others: from the UDP header on, the inner frame begins after 16
+/// bytes and its EtherType stands after 28.
 fn count_arp_on_the_wire(node: &Netns) -> Result<()> {
-    node.exec("tc qdisc add dev eth0 clsact")?;
-    // Outer IPv4 without options and UDP to 4789, then VXLAN: the inner EtherType lies 20 + 8 + 8 + 12 bytes behind
-    // the outer IP header's start.
-    let filter =
-        "protocol ip u32 match ip protocol 17 0xff match u16 4789 0xffff at 22 match u16 0x0806 0xffff at 48";
-    node.exec(&format!("tc filter add dev eth0 egress prio 1 {filter} action ok")).map(drop)
+    let rules = "add table inet arps; add chain inet arps out { type filter hook output priority 0; }; add rule inet \
+                 arps out udp dport 4789 @th,128,48 0xffffffffffff @th,224,16 0x0806 counter";
+    run(node.command("nft").arg(rules)).map(drop)
 }
 
 fn arps_on_the_wire(node: &Netns) -> Result<u64> {
-    let shown = node.exec("tc -s filter show dev eth0 egress")?;
-    let sent = shown.split("Sent ").nth(1).context("a counter")?;
-    let packets = sent.split_whitespace().nth(2).context("packets")?;
-    Ok(packets.parse()?)
+    let shown = node.exec("nft list chain inet arps out")?;
+    let (_, counted) = shown.split_once("counter packets ").context("a counter")?;
+    Ok(counted.split_whitespace().next().context("packets")?.parse()?)
 }
 
 #[test]
@@ -287,11 +286,12 @@ fn e6_what_red_learns_moves_ages_is_bounded_and_shown_and_blue_learns_nothing() 
     ensure!(!fdb.lines().any(|line| line.contains("blue") && line.contains("learned")), "{fdb}");
     // Many made-up sources from behind the kernel's node: four of them are learned, and all are delivered.
     let station = &stand.stations[1][2];
-    for number in 10..30 {
+    for number in 10..18 {
         station.ip(&format!("link set eth0 address 02:00:00:00:01:{number}"))?;
+        // Nobody answers, but everybody hears it.
         let _ = station.exec("ping -q -c 1 -W 1 -b 10.0.0.255");
-        station.exec("ping -q -c 1 -W 5 10.0.0.1")?;
     }
+    ping(station, "10.0.0.1")?;
     ensure!(stand.counted(0, "windlass_stations_refused_total")? > 0, "more than four were counted");
     let of_third =
         |fdb: &str| fdb.lines().filter(|line| line.contains("192.0.2.3") && line.contains("learned")).count();
@@ -301,8 +301,8 @@ fn e6_what_red_learns_moves_ages_is_bounded_and_shown_and_blue_learns_nothing() 
     station.ip("link set eth0 down")?;
     let second = &stand.stations[1][1];
     second.ip("link set eth0 address 02:00:00:00:01:10")?;
-    ping(second, "10.0.0.1")?;
     wait_until("the moved station", PATIENCE, || {
+        ping(second, "10.0.0.1")?;
         let fdb = stand.ask(0, &["show", "fdb"])?;
         Ok(fdb.lines().any(|line| line.contains("02:00:00:00:01:10") && line.contains("192.0.2.2")))
     })?;

@@ -96,6 +96,7 @@ pub(super) fn start(
     known: Known,
     remembered: Option<&Connections>,
 ) -> anyhow::Result<Running> {
+    anyhow::ensure!(device::HAS_SEGMENTS || !settings.is_bridge(), NO_SEGMENTS);
     let side = HostSide::new(settings, &tables.services);
     let plan = (!settings.is_bridge()).then(|| host_plan(config, settings, &side));
     let cpus = config.pin.cpus(config.workers, device::usable_cpus)?;
@@ -238,6 +239,8 @@ impl Running {
         pods.and(undone).and(stopped)
     }
 }
+
+const NO_SEGMENTS: &str = "--device-kind tap: this platform has no TAP devices; run Windlass on Linux";
 
 /// Packets that may wait for the device: a worker takes them in batches of superpackets.
 const TXQUEUELEN: u32 = 4_096;

@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn frames_are_traced_by_the_bridges_own_decision() {
         let known = "frame 02:00:00:00:00:a1 > 02:00:00:00:00:b2";
-        assert_eq!(ends(known, None), (End::Sent, "to VTEP 192.0.2.2:8472".to_owned()));
+        assert_eq!(ends(known, None), (End::Sent, "to VTEP 192.0.2.2:4789".to_owned()));
         let (end, text) = ends("frame 02:00:00:00:00:a1 > ff:ff:ff:ff:ff:ff", None);
         assert_eq!((end, text.matches("192.0.2.").count()), (End::Sent, 2));
         assert_eq!(ends("arp 02:00:00:00:00:a1 10.0.0.1 > 10.0.0.2", None).0, End::Answered);

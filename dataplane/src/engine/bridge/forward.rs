@@ -39,23 +39,27 @@ pub fn from_device(
     let claim = suppress::claim(frame, bytes);
     check_claim(segment, claim.as_ref())?;
     if frame.dst.is_multicast() {
-        return match claim.and_then(|claim| claim.asks).and_then(|addr| Some((addr, segment.neighbor(addr)?)))
-        {
-            // A station that asks for, or announces, its own address wants to hear of others who have it.
-            Some((_, mac)) if mac == frame.src => everybody(segment),
-            Some((addr, mac)) => match segment.place(mac) {
-                Some(Place::Device) => Err(DropReason::DestinationOnDevice),
-                Some(Place::Vtep(_)) => Ok(Toward::Answer(addr, mac)),
-                None => everybody(segment),
-            },
-            None => everybody(segment),
-        };
+        return to_group(segment, frame, claim.and_then(|claim| claim.asks));
     }
     match place(segment, learned, frame.vni, frame.dst, now) {
         Some(Place::Device) => Err(DropReason::DestinationOnDevice),
         Some(Place::Vtep(vtep)) => Ok(Toward::Vtep(vtep)),
         None if segment.floods_unknown => everybody(segment),
         None => Err(DropReason::UnknownUnicast),
+    }
+}
+
+/// To everybody, unless it asks for an address whose MAC is known: then whoever asks is answered. A station that asks for its
+/// own address wants to hear of others who have it.
+fn to_group(segment: &Segment, frame: &Frame, asks: Option<IpAddr>) -> Result<Toward, DropReason> {
+    let known = asks.and_then(|addr| Some((addr, segment.neighbor(addr)?)));
+    let Some((addr, mac)) = known.filter(|(_, mac)| *mac != frame.src) else {
+        return everybody(segment);
+    };
+    match segment.place(mac) {
+        Some(Place::Device) => Err(DropReason::DestinationOnDevice),
+        Some(Place::Vtep(_)) => Ok(Toward::Answer(addr, mac)),
+        None => everybody(segment),
     }
 }
 
