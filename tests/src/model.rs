@@ -228,7 +228,11 @@ impl Model {
 
 /// Where a translated packet goes: node b's pods are behind the tunnel, all else behind the device.
 fn onward(packet: Described) -> Fate {
-    if is_in(packet.flow.dst, Places::of(packet.flow.dst).pods_of_b) { Fate::ToPeer(packet) } else { Fate::ToDevice(packet) }
+    if is_in(packet.flow.dst, Places::of(packet.flow.dst).pods_of_b) {
+        Fate::ToPeer(packet)
+    } else {
+        Fate::ToDevice(packet)
+    }
 }
 
 /// The inner TOS byte after decapsulation, RFC 6040 figure 4 row by row; `None` for a drop.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use windlass_dataplane::engine::Settings;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
-use windlass_tests::engine_node::{EngineNode, MAC_A, MAC_A6, MAC_B, MAC_B6, Outcome, VNI, addr, mac, worked_example};
+use windlass_tests::engine_node::{
+    EngineNode, MAC_A, MAC_A6, MAC_B, MAC_B6, Outcome, VNI, addr, mac, worked_example,
+};
 use windlass_tests::model::{Arrival, Described, Fate, Model};
 use windlass_tests::packets::{
     Tcp, completed, opened, tcp, udp, verified_flow, verified_icmp, vxlan, with_tos,
@@ -53,7 +55,13 @@ const V6: Ends = Ends {
         ("2001:db8::1", 80),
         ("fd00:10:244:2::10", 53),
     ],
-    peers: &["fd00:10:244:2::15", "fd00:10:244:2::10", "fd00:10:244:2::", "fd00:10:244:7::7", "fd00:10:244::15"],
+    peers: &[
+        "fd00:10:244:2::15",
+        "fd00:10:244:2::10",
+        "fd00:10:244:2::",
+        "fd00:10:244:7::7",
+        "fd00:10:244::15",
+    ],
 };
 const PORTS: [u16; 2] = [40_000, 40_001];
 const FLAGS: [Tcp; 5] = [Tcp::Syn, Tcp::SynAck, Tcp::Ack, Tcp::Fin, Tcp::Rst];

@@ -154,7 +154,8 @@ fn c6_the_mss_of_every_syn_is_lowered_to_what_fits_both_ways() {
 fn c9_every_size_is_sent_answered_or_counted() {
     let mut node = node();
     let longest = |src, dst| udp(&flow(Protocol::UDP, src, dst), &[7; 65_535 - 28]);
-    let sent = ["10.244.2.15:80", "10.96.0.21:80", "10.96.0.20:80"].map(|dst| longest("10.244.0.14:40000", dst));
+    let sent =
+        ["10.244.2.15:80", "10.96.0.21:80", "10.96.0.20:80"].map(|dst| longest("10.244.0.14:40000", dst));
     let received = longest("10.244.2.15:80", "10.244.0.14:40000");
     for len in 28..=65_535 {
         for packet in &sent {

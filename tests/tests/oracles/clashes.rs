@@ -38,8 +38,7 @@ fn d3_the_kernel_gives_the_second_of_two_flows_with_one_reply_another_port() -> 
         return Ok(());
     }
     let node = KernelNode::new()?;
-    for (client, first, second) in
-        [("10.244.0.14:41000", VIP, BACKEND), ("10.244.0.14:42000", BACKEND, VIP)]
+    for (client, first, second) in [("10.244.0.14:41000", VIP, BACKEND), ("10.244.0.14:42000", BACKEND, VIP)]
     {
         let flows = [first, second].map(|to| flow(Protocol::UDP, client, to));
         let through = [sent(&node, client, first)?, sent(&node, client, second)?];

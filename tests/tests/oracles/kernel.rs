@@ -324,8 +324,7 @@ fn engine_runs(node: &mut EngineNode, case: &Case) -> Option<Came> {
 
 /// Whether the script at the edge can run; says so where it cannot.
 pub(crate) fn can_run() -> bool {
-    let is_there =
-        on_path("python3") && run(Command::new("python3").args(["-c", "import socket"])).is_ok();
+    let is_there = on_path("python3") && run(Command::new("python3").args(["-c", "import socket"])).is_ok();
     if !is_there {
         skipped("`python3` is not installed (Debian: python3)");
     }
