@@ -21,6 +21,7 @@ pub mod schedule;
 pub mod settle;
 pub mod tamper;
 pub mod tracked;
+pub mod turns;
 pub mod view;
 pub mod world;
 
@@ -47,7 +48,7 @@ pub struct Scale {
     pub edit_every: Duration,
     /// From one new flow to the next, about.
     pub flow_every: Duration,
-    /// Processes that may run at a time, where not all fit: a node starts when a packet reaches it.
+    /// Processes that may run at a time, where not all fit: see [`turns`].
     pub awake: Option<usize>,
     /// Flows that must all work in the end.
     pub probes: usize,

@@ -22,8 +22,9 @@ impl World {
         let every = self.scale.edit_every;
         let delay = self.rng.duration(every / 4, every * 2);
         self.schedule.after(delay, Event::Edit);
-        let node = self.rng.below(self.nodes.len());
-        let service = self.rng.below(self.services.len());
+        let nodes = self.busy_nodes();
+        let Some(&node) = self.rng.pick(&nodes) else { return };
+        let service = self.service_near(node);
         match self.rng.below(24) {
             0..=2 => self.new_backend(node, service),
             3..=4 => self.retire_backend(service),
@@ -61,10 +62,7 @@ impl World {
         }));
         self.members.push(Default::default());
         for _ in 0..self.rng.between(1, 4) {
-            let node = match self.scale.awake {
-                Some(_) => (number + self.rng.below(NEAR)) % self.nodes.len(),
-                None => self.rng.below(self.nodes.len()),
-            };
+            let node = self.node_near(number);
             let pods: Vec<_> = self.nodes[node].pods.values().copied().collect();
             if let Some(pod) = self.rng.pick(&pods) {
                 self.join(*pod, number);
@@ -76,11 +74,11 @@ impl World {
     fn announce_service(&mut self, number: usize) {
         let Some(service) = &self.services[number] else { return };
         let (name, object, slices) = (service.name.clone(), service.object(), service.slices());
-        if self.truth.services.get(&name).is_none_or(|known| **known != object) {
+        if self.truth.state.services.get(&name).is_none_or(|known| **known != object) {
             self.announce(Update::Service(name, Some(object.into())));
         }
         for (name, slice) in slices {
-            if self.truth.endpoint_slices.get(&name).is_none_or(|known| **known != slice) {
+            if self.truth.state.endpoint_slices.get(&name).is_none_or(|known| **known != slice) {
                 self.announce(Update::Slice(name, Some(slice.into())));
             }
         }
@@ -247,7 +245,7 @@ impl World {
         self.nodes[number].next_pod = 0;
         for _ in 0..=self.scale.pods_per_node {
             let pod = self.add_pod(number);
-            let service = self.rng.below(self.services.len());
+            let service = self.service_near(number);
             self.join(pod, service);
             self.announce_service(service);
         }
@@ -313,12 +311,12 @@ impl World {
 
     /// A node hears again of what has long been otherwise, or that something is no more.
     fn tell_again(&mut self, number: usize) {
-        let names: Vec<_> = self.truth.endpoint_slices.keys().cloned().collect();
-        let nodes: Vec<_> = self.truth.nodes.keys().cloned().collect();
+        let names: Vec<_> = self.truth.state.endpoint_slices.keys().cloned().collect();
+        let nodes: Vec<_> = self.truth.state.nodes.keys().cloned().collect();
         if let (Some(slice), Some(node)) = (self.rng.pick(&names).cloned(), self.rng.pick(&nodes).cloned()) {
             self.say(|| format!("node {number} hears that {slice} and {node} are no more, which is not so"));
-            self.tell(number, Update::Slice(slice, None));
-            self.tell(number, Update::Node(node, None));
+            self.tell(number, &Update::Slice(slice, None));
+            self.tell(number, &Update::Node(node, None));
         }
     }
 
@@ -360,7 +358,8 @@ impl World {
         let pods: Vec<_> = self.nodes[node].pods.values().copied().collect();
         let Some(&client) = self.rng.pick(&pods) else { return };
         let protocol = if self.rng.chance(500) { Protocol::TCP } else { Protocol::UDP };
-        let length = if self.rng.chance(200) { 60 } else { self.rng.between(1, 8) };
+        let is_long = self.rng.chance(200) && self.scale.awake.is_none();
+        let length = if is_long { 60 } else { self.rng.between(1, 8) };
         let family = self.rng.below(2);
         if self.rng.chance(700) {
             let number = self.service_near(node);
@@ -376,31 +375,6 @@ impl World {
                 let addr = pod_addr(pod.addresses[family], protocol);
                 self.open(client, Target::Pod(target), addr, protocol, length);
             }
-        }
-    }
-}
-
-/// Where not all nodes run at a time, those that a service's backends are on follow each other.
-const NEAR: usize = 3;
-
-impl World {
-    /// The nodes whose pods open flows now: all, or as many as may run, one after the other.
-    pub fn busy_nodes(&self) -> Vec<usize> {
-        let count = self.nodes.len();
-        let Some(awake) = self.scale.awake else { return (0..count).collect() };
-        let width = awake / 2;
-        let turns = count.div_ceil(width) as u128;
-        let now = Duration::from_nanos(self.now().as_nanos());
-        let turn = (now.as_nanos() * turns / self.scale.active.as_nanos()).min(turns - 1) as usize;
-        (turn * width..count.min((turn + 1) * width)).collect()
-    }
-
-    /// A service that pods of `node` use.
-    pub fn service_near(&mut self, node: usize) -> usize {
-        let (services, nodes) = (self.services.len(), self.nodes.len());
-        match self.scale.awake {
-            Some(_) => (node + nodes * self.rng.below(services / nodes)) % services,
-            None => self.rng.below(services),
         }
     }
 }

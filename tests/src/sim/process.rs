@@ -120,7 +120,7 @@ impl Process {
             tamper,
             count: 0,
         };
-        process.publish();
+        process.publish_compiled();
         process
     }
 
@@ -129,9 +129,19 @@ impl Process {
         self.pending.push(update);
     }
 
-    /// Compiles and publishes what was heard, and forgets UDP connections whose backend has gone, as
+    /// Starts from all of `truth`, as after a list; nothing was heard before.
+    pub fn know(&mut self, truth: &View) {
+        self.compiler.follow(&truth.state);
+        self.view = truth.clone();
+        self.publish_compiled();
+    }
+
+    /// Compiles and publishes what was heard, if anything was, and forgets UDP connections whose backend has gone, as
     /// `windlass run` does.
     pub fn publish(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
         for update in std::mem::take(&mut self.pending) {
             if self.tamper.is_none_or(|tamper| tamper.update(&update, &self.view.state)) {
                 match update.clone() {
@@ -142,6 +152,10 @@ impl Process {
             }
             self.view.apply(&update);
         }
+        self.publish_compiled();
+    }
+
+    fn publish_compiled(&mut self) {
         let update = self.compiler.update();
         self.count += 1;
         if !self.is_tampered(Tamper::SkipPublication) {

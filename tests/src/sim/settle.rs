@@ -76,7 +76,7 @@ impl World {
     fn check_tables(&self) -> Result<(), Violation> {
         for node in &self.nodes {
             let Some(process) = &node.process else { continue };
-            let compiled = compile(&self.truth, &process.settings);
+            let compiled = compile(&self.truth.state, &process.settings);
             if let Some(problem) = compiled.problems.first() {
                 let text = format!("{} sees a problem in a sound cluster: {problem}", process.settings.node);
                 return Err(Violation::new(Invariant::Converges, text));

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use windlass_control::cluster::ClusterState;
 use windlass_dataplane::time::Instant;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
 
@@ -18,6 +17,7 @@ use super::process::{Input, Outputs, Process, WAKE_EVERY};
 use super::rng::{Rng, mixed};
 use super::schedule::Schedule;
 use super::tamper::Tamper;
+use super::view::View;
 use super::{Plan, Scale};
 use crate::packets;
 
@@ -89,7 +89,7 @@ pub struct World {
     /// Links.
     pub network: Network,
     /// What the API server knows.
-    pub truth: ClusterState,
+    pub truth: View,
     /// Machines.
     pub nodes: Vec<Node>,
     at: BTreeMap<IpAddr, usize>,
@@ -129,7 +129,7 @@ impl World {
             rng: Rng::new(mixed(plan.seed)),
             schedule: Schedule::default(),
             network: Network::default(),
-            truth: ClusterState::default(),
+            truth: View::default(),
             nodes: Vec::new(),
             at: BTreeMap::new(),
             identities: 0,
@@ -221,31 +221,31 @@ impl World {
 
     /// Tells the API server, and thereby everybody, sooner or later.
     pub fn announce(&mut self, update: Update) {
-        cluster::apply(&mut self.truth, &update);
+        self.truth.apply(&update);
         for node in 0..self.nodes.len() {
-            self.tell(node, update.clone());
+            self.tell(node, &update);
         }
     }
 
     /// Lets a node hear of `update` after a while, out of order with what else it hears.
-    pub fn tell(&mut self, node: usize, update: Update) {
+    pub fn tell(&mut self, node: usize, update: &Update) {
         if self.nodes[node].process.is_none() || self.nodes[node].is_cut_off {
             return;
         }
         let is_late = self.rng.chance(100);
         let longest = Duration::from_millis(if is_late { 2_000 } else { 50 });
         let delay = self.rng.duration(Duration::from_millis(1), longest);
-        self.schedule.after(delay, Event::Hear(node, self.nodes[node].epoch, update));
+        self.schedule.after(delay, Event::Hear(node, self.nodes[node].epoch, update.clone()));
     }
 
     /// Starts a node's process, from everything that is known or from nothing.
     pub fn start(&mut self, number: usize, is_synced: bool) {
+        self.make_room();
         let node = &mut self.nodes[number];
         let seed = self.rng.number();
         let mut process = Process::start(node.identity.settings(), node.workers, seed, self.tamper);
         if is_synced {
-            process.view.missing(&self.truth).into_iter().for_each(|update| process.hear(update));
-            process.publish();
+            process.know(&self.truth);
         }
         if node.epoch == 0 {
             self.schedule.after(WAKE_EVERY, Event::Wake(number));
@@ -334,9 +334,9 @@ impl World {
         let Some(process) = self.nodes[node].process.as_mut().filter(|_| is_current) else { return };
         // Whoever hears something old hears of it again: a watch that went back in time lists anew.
         let is_stale = match &update {
-            Update::Node(name, node) => self.truth.nodes.get(name) != node.as_ref(),
-            Update::Service(name, service) => self.truth.services.get(name) != service.as_ref(),
-            Update::Slice(name, slice) => self.truth.endpoint_slices.get(name) != slice.as_ref(),
+            Update::Node(name, node) => self.truth.state.nodes.get(name) != node.as_ref(),
+            Update::Service(name, service) => self.truth.state.services.get(name) != service.as_ref(),
+            Update::Slice(name, slice) => self.truth.state.endpoint_slices.get(name) != slice.as_ref(),
         };
         process.hear(update);
         let delay = self.rng.duration(Duration::ZERO, Duration::from_millis(50));
@@ -355,11 +355,8 @@ impl World {
         }
         let Some(process) = &mut node.process else { return };
         process.publish();
-        let missing = process.view.missing(&self.truth);
-        if !missing.is_empty() {
-            missing.into_iter().for_each(|update| process.hear(update));
-            process.publish();
-        }
+        process.view.missing(&self.truth.state).into_iter().for_each(|update| process.hear(update));
+        process.publish();
     }
 
     fn sent_by_pod(&mut self, pod: usize, packet: Vec<u8>) -> Step {
@@ -386,12 +383,8 @@ impl World {
     }
 
     fn feed(&mut self, number: usize, input: Input, flow_hash: u64) -> Step {
-        if let Some(awake) = self.scale.awake
-            && self.nodes[number].is_member
-            && self.nodes[number].process.is_none()
-        {
-            self.make_room(awake);
-            self.start(number, true);
+        if self.nodes[number].process.is_none() {
+            self.wake_up(number);
         }
         let now = self.schedule.now();
         let node = &mut self.nodes[number];
@@ -422,16 +415,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// Stops the process that has had nothing to do for longest, if `awake` of them run.
-    fn make_room(&mut self, awake: usize) {
-        let running = || self.nodes.iter().enumerate().filter(|(_, node)| node.process.is_some());
-        let oldest = running().min_by_key(|(_, node)| node.fed_at).map(|(number, _)| number);
-        let Some(number) = oldest.filter(|_| running().count() >= awake) else { return };
-        self.nodes[number].process = None;
-        let pods = &self.pods;
-        self.flows.excuse("its node has forgotten it", |flow| pods[flow.client].node == number);
     }
 
     fn deliver(&mut self, node: usize, packet: Vec<u8>) -> Step {
@@ -566,7 +549,8 @@ impl World {
         let port = self.free_port(client, &target, protocol)?;
         let src = self.pods[client].address_like(addr.ip());
         let key = FlowKey { src, dst: addr.ip(), protocol, src_port: port, dst_port: addr.port() };
-        let pause = self.rng.duration(Duration::from_millis(20), Duration::from_millis(400));
+        let longest_pause = Duration::from_millis(if self.scale.awake.is_some() { 40 } else { 400 });
+        let pause = self.rng.duration(Duration::from_millis(20), longest_pause);
         let number = self.flows.open(Flow {
             client,
             key,
