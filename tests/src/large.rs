@@ -231,6 +231,7 @@ pub fn settings() -> NodeSettings {
         addresses: Vec::new(),
         node_port_addrs: Vec::new(),
         zone: None,
+        segments: Vec::new(),
     }
 }
 
