@@ -23,8 +23,8 @@ pub mod verdict;
 use std::sync::Arc;
 
 use crate::counters::Counters;
-use crate::flow_cache::{IngressId, TO_OVERLAY, generation};
-use crate::lb::conntrack::Conntrack;
+use crate::flow_cache::{Dependencies, IngressId, TO_OVERLAY, generation};
+use crate::lb::conntrack::{Connection, Conntrack, FlowDirection, Unscheduled};
 use crate::lb::fragment::{FragmentKey, FragmentTable, NotFollowed, Piece};
 use crate::lb::icmp_error::ErrorTranslation;
 use crate::lb::rewrite::Rewrite;
@@ -107,6 +107,7 @@ impl Outbox {
 pub struct Engine {
     reader: Reader,
     connections: Arc<Conntrack>,
+    unscheduled: Unscheduled,
     counters: Arc<Counters>,
     settings: Settings,
     worker: usize,
@@ -147,6 +148,7 @@ impl Engine {
             flows: Flows::new(settings.flow_cache_entries, settings.seed),
             reader,
             connections,
+            unscheduled: Unscheduled::default(),
             counters,
             settings,
             worker,
@@ -260,10 +262,7 @@ impl Engine {
         let Arrived { packet, related, now, .. } = *arrived;
         self.counters.cache_misses.add(1);
         let room = key.and_then(|(hash, id)| Some((self.flows.make_room(packet, hash, id)?, id)));
-        let decision = match self.decide_and_commit(tables, arrived) {
-            Ok(decision) => decision,
-            Err(reason) => return Resolved::Drop(reason),
-        };
+        let decision = self.decide_and_commit(tables, arrived);
         if let (Related::Begins(key, piece), Verdict::Forward { .. }) = (related, &decision.verdict) {
             let owner = decision.connection();
             let owner = owner.map(|(connection, direction)| (Arc::clone(connection), direction));
@@ -276,7 +275,8 @@ impl Engine {
                     return Resolved::Drop(DropReason::NoBuffer);
                 };
                 if let Some((place, id)) = room.filter(|_| decision.dependencies.is_complete()) {
-                    self.remember(tables, (place, &packet.flow, id), action, decision, now);
+                    let basis = (&decision.dependencies, decision.tracked.into_connection());
+                    self.remember(tables, (place, &packet.flow, id), action, basis, now);
                 }
                 Resolved::Forward(action)
             }
@@ -296,30 +296,28 @@ impl Engine {
         tables: &ForwardingTables,
         (place, flow, id): (Place, &FlowKey, IngressId),
         action: Action,
-        decision: Decision<'_>,
+        (dependencies, connection): (&Dependencies, Option<(Arc<Connection>, FlowDirection)>),
         now: Instant,
     ) {
         let decided_at = (generation(tables, &self.connections), now.tick());
-        if decision.connection().is_some() || self.connections.stays_direct(flow, now.tick()) {
-            self.flows.install(place, (flow, id), action, decision, decided_at);
+        if connection.is_some() || self.connections.stays_direct(flow, now.tick()) {
+            self.flows.install(place, (flow, id), action, (dependencies, connection), decided_at);
         }
     }
 
-    fn decide_and_commit<'t>(
-        &self,
-        tables: &'t ForwardingTables,
-        arrived: &Arrived<'_>,
-    ) -> Result<Decision<'t>, DropReason> {
+    fn decide_and_commit<'t>(&mut self, tables: &'t ForwardingTables, arrived: &Arrived<'_>) -> Decision<'t> {
+        let Arrived { packet, now, .. } = *arrived;
         let mut reply_flow = ReplyFlow::PresumedFree;
         for _ in 0..COMMIT_ROUNDS {
             let decision = decide::decide(tables, &self.connections, arrived, reply_flow, &mut Silent);
-            match commit::commit(&self.connections, &decision, arrived.packet, arrived.now, self.worker) {
-                Ok(()) => return Ok(decision),
+            let (connections, unscheduled) = (&self.connections, &mut self.unscheduled);
+            match commit::commit(connections, &decision, packet, now, self.worker, unscheduled) {
+                Ok(()) => return decision,
                 Err(NotCommitted::DecideAgain) => reply_flow = ReplyFlow::LookedUp,
-                Err(NotCommitted::Drop(reason)) => return Err(reason),
+                Err(NotCommitted::Drop(reason)) => return Decision::drop(reason),
             }
         }
-        Err(DropReason::NoSourcePort)
+        Decision::drop(DropReason::NoSourcePort)
     }
 
     /// `None` when there are more templates than an entry can name.

@@ -106,7 +106,8 @@ const WORD_KEY: u64 = 0x3c6e_f372_fe94_f82b;
 struct Hot<A> {
     key: Key<A>,
     generation: u32,
-    tick: u32,
+    /// The tick after that of the last look; 0 where nothing stands.
+    seen: u32,
     action: CachedAction<A>,
 }
 
@@ -207,7 +208,7 @@ impl<A: Addresses> FlowCache<A> {
     }
 
     /// Begins to fetch what is remembered of `flow`, and returns the hash by which it is looked up.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch(&self, flow: &FlowKey) -> u64 {
         let hash = hash::<A>(flow, self.seed);
         // Nine tenths of the flows of a half-full cache stand in the first two ways.
@@ -242,7 +243,7 @@ impl<A: Addresses> FlowCache<A> {
         let first = self.slot(hash);
         let index = if self.hot[first].key == key { first } else { self.find(&key, hash)? };
         let hot = &self.hot[index];
-        let looked_at = hot.generation == generation(tables, connections) && hot.tick == tick;
+        let looked_at = hot.generation == generation(tables, connections) && hot.seen == tick.wrapping_add(1);
         (looked_at || self.look_again(index, flow, tables, connections, tick)).then_some(index)
     }
 
@@ -291,20 +292,16 @@ impl<A: Addresses> FlowCache<A> {
             }
         }
         hot.generation = generation;
-        hot.tick = last_seen(cold.connection.as_ref(), tick);
+        hot.seen = last_seen(cold.connection.as_ref(), tick);
         true
     }
 
     /// Where an action of a flow of this hash is to stand: where it stood, if it is `known` to have stood anywhere; in a
     /// free place; or in that of the entry that was looked at longest ago. What stands there begins to be fetched.
     pub fn make_room(&self, hash: u64, known: Option<(&FlowKey, IngressId)>) -> usize {
-        let age = |way: &usize| {
-            let hot = &self.hot[*way];
-            u64::from(hot.key.ingress != IngressId::EMPTY) + u64::from(hot.tick)
-        };
         let stood = known.and_then(|(flow, ingress)| self.find(&Key::new(flow, ingress), hash));
-        let oldest = || self.ways(hash).into_iter().min_by_key(age).unwrap_or(self.slot(hash));
-        let place = stood.unwrap_or_else(oldest);
+        let oldest = || self.ways(hash).into_iter().min_by_key(|way| self.hot[*way].seen);
+        let place = stood.or_else(oldest).unwrap_or(self.slot(hash));
         hints::prefetch(&self.cold[place]);
         place
     }
@@ -320,8 +317,8 @@ impl<A: Addresses> FlowCache<A> {
         (generation, tick): (u32, u32),
     ) {
         let cold = Cold::new(dependencies, connection);
-        let tick = last_seen(cold.connection.as_ref(), tick);
-        self.hot[place] = Hot { key: Key::new(flow, ingress), generation, tick, action };
+        let seen = last_seen(cold.connection.as_ref(), tick);
+        self.hot[place] = Hot { key: Key::new(flow, ingress), generation, seen, action };
         if let Some(displaced) = std::mem::replace(&mut self.cold[place], cold).connection {
             self.displace(displaced);
         }
@@ -349,6 +346,7 @@ impl<A: Addresses> FlowCache<A> {
         self.cold[index] = Cold::empty();
     }
 
+    /// All places where a flow of this hash may stand, the first one first.
     #[inline]
     fn ways(&self, hash: u64) -> [usize; WAYS] {
         std::array::from_fn(|way| self.slot(if way < GROUP { hash } else { hash >> 32 }) ^ (way % GROUP))
@@ -361,7 +359,7 @@ impl<A: Addresses> FlowCache<A> {
 
     fn empty() -> Hot<A> {
         let action = CachedAction::new(None, TO_OVERLAY, 0);
-        Hot { key: Key::new(&FlowKey::default(), IngressId::EMPTY), generation: 0, tick: 0, action }
+        Hot { key: Key::new(&FlowKey::default(), IngressId::EMPTY), generation: 0, seen: 0, action }
     }
 }
 
@@ -372,9 +370,10 @@ fn in_huge_pages<T: Clone>(value: T, count: usize) -> Box<[T]> {
     entries.into_boxed_slice()
 }
 
-/// The tick an entry is stamped with: one that has passed, as long as its connection must see every packet.
+/// What an entry is stamped with that was looked at in this tick: another one, as long as its connection must see every
+/// packet.
 fn last_seen(connection: Option<&Arc<Connection>>, tick: u32) -> u32 {
-    if connection.is_none_or(|connection| connection.is_settled()) { tick } else { tick.wrapping_sub(1) }
+    if connection.is_none_or(|connection| connection.is_settled()) { tick.wrapping_add(1) } else { tick }
 }
 
 #[cfg(test)]

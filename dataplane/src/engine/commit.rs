@@ -2,7 +2,7 @@
 
 use super::decide::{Decision, Tracked};
 use super::verdict::DropReason;
-use crate::lb::conntrack::{Conntrack, InsertError};
+use crate::lb::conntrack::{Conntrack, InsertError, Unscheduled};
 use crate::time::Instant;
 use crate::wire::inner::InnerPacket;
 use crate::wire::protocol::L4;
@@ -16,7 +16,8 @@ pub enum NotCommitted {
     Drop(DropReason),
 }
 
-/// Applies `decision`, made for `packet` at `now`, on behalf of worker `worker`.
+/// Applies `decision`, made for `packet` at `now`, on behalf of worker `worker`. A new connection's timer is left to be set
+/// when the batch ends.
 ///
 /// # Errors
 /// See [`NotCommitted`]. Nothing has been changed then, but for a connection that was over.
@@ -26,6 +27,7 @@ pub fn commit(
     packet: &InnerPacket,
     now: Instant,
     worker: usize,
+    unscheduled: &mut Unscheduled,
 ) -> Result<(), NotCommitted> {
     if let Some(old) = &decision.replaces {
         connections.remove(old);
@@ -41,7 +43,7 @@ pub fn commit(
         }
         Tracked::New(connection, affinity) => {
             connection.open(flags);
-            connections.insert(connection, worker).map_err(|error| match error {
+            connections.insert_of_batch(connection, worker, unscheduled).map_err(|error| match error {
                 InsertError::Exists | InsertError::ReplyTaken => NotCommitted::DecideAgain,
                 InsertError::Full => NotCommitted::Drop(DropReason::ConnectionTableFull),
             })?;

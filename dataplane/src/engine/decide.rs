@@ -83,6 +83,12 @@ pub enum Tracked {
 }
 
 impl Decision<'_> {
+    /// To drop a packet, whatever the tables say.
+    pub(super) fn drop(reason: DropReason) -> Self {
+        let (verdict, dependencies) = (Verdict::Drop(reason), Dependencies::default());
+        Self { verdict, tracked: Tracked::No, replaces: None, dependencies }
+    }
+
     /// The connection the packet belongs to, and which way it goes.
     pub fn connection(&self) -> Option<(&Arc<Connection>, FlowDirection)> {
         match &self.tracked {

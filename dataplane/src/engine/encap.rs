@@ -32,6 +32,7 @@ impl Engine {
         if self.held.is_any_ready() {
             self.encap_released(&tables, pool, &mut stage, now, out);
         }
+        self.connections.schedule_all(self.worker, &mut self.unscheduled);
         self.from_overlay = stage;
     }
 

@@ -1,10 +1,10 @@
 //! The decided flows of both address families, and what is done to their packets.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use super::decide::Decision;
-use crate::flow_cache::{CachedAction, FlowCache, IngressId};
-use crate::lb::conntrack::Conntrack;
+use crate::flow_cache::{CachedAction, Dependencies, FlowCache, IngressId};
+use crate::lb::conntrack::{Connection, Conntrack, FlowDirection};
 use crate::lb::rewrite::{self, Replacement, Rewrite};
 use crate::packet::{PacketBuf, PacketPool};
 use crate::tables::ForwardingTables;
@@ -47,7 +47,7 @@ impl Flows {
     }
 
     /// Begins to fetch what was decided about a flow that is looked up a little later, and says by which hash.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prefetch(&self, flow: &FlowKey) -> u64 {
         match flow.src {
             IpAddr::V4(_) => self.v4.prefetch(flow),
@@ -113,17 +113,15 @@ impl Flows {
         place: Place,
         flow: (&FlowKey, IngressId),
         action: Action,
-        decision: Decision<'_>,
+        (dependencies, connection): (&Dependencies, Option<(Arc<Connection>, FlowDirection)>),
         decided_at: (u32, u32),
     ) {
-        let dependencies = decision.dependencies;
-        let connection = decision.tracked.into_connection();
         match (place, action) {
             (Place::V4(place), Action::V4(action)) => {
-                self.v4.install(place, flow, action, dependencies, connection, decided_at);
+                self.v4.install(place, flow, action, *dependencies, connection, decided_at);
             }
             (Place::V6(place), Action::V6(action)) => {
-                self.v6.install(place, flow, action, dependencies, connection, decided_at);
+                self.v6.install(place, flow, action, *dependencies, connection, decided_at);
             }
             _ => {}
         }

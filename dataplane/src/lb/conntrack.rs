@@ -49,6 +49,10 @@ enum Due {
     Affinity(Box<Client>),
 }
 
+/// New connections of a worker that do not stand in its due queue yet, and when they will be due.
+#[derive(Debug, Default)]
+pub struct Unscheduled(Vec<(u32, Arc<Connection>)>);
+
 /// The shared store of connections and affinities.
 #[derive(Debug)]
 pub struct Conntrack {
@@ -129,7 +133,7 @@ impl Conntrack {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Shows every live connection to `see` until that says no. Only the due queues are locked, and only while
+    /// Shows every live connection but the [`Unscheduled`] to `see` until that says no. Only the due queues are locked, and only while
     /// a few entries are copied, so that workers go on; one that moves meanwhile may be shown twice.
     pub fn visit(&self, mut see: impl FnMut(&Arc<Connection>) -> bool) {
         let mut some = Vec::with_capacity(VISITED_AT_ONCE);
@@ -165,13 +169,31 @@ impl Conntrack {
         purged
     }
 
-    /// Inserts both directions, or none. In a full table a connection that nobody has answered, or that is over, makes
-    /// room, if one is found at once: a flood of first packets pushes out itself, and no established flow.
+    /// Inserts one connection, as [`insert_of_batch`](Self::insert_of_batch) does.
     ///
     /// # Errors
     /// See [`InsertError`].
     pub fn insert(&self, connection: &Arc<Connection>, worker: usize) -> Result<(), InsertError> {
+        let mut unscheduled = Unscheduled::default();
+        let result = self.insert_of_batch(connection, worker, &mut unscheduled);
+        self.schedule_all(worker, &mut unscheduled);
+        result
+    }
+
+    /// Inserts both directions, or none; the timer is left to be set for a whole batch together, by
+    /// [`schedule_all`](Self::schedule_all). In a full table a connection that nobody has answered, or that is over, makes
+    /// room, if one is found at once: a flood of first packets pushes out itself, and no established flow.
+    ///
+    /// # Errors
+    /// See [`InsertError`].
+    pub fn insert_of_batch(
+        &self,
+        connection: &Arc<Connection>,
+        worker: usize,
+        unscheduled: &mut Unscheduled,
+    ) -> Result<(), InsertError> {
         if self.is_full() {
+            self.schedule_all(worker, unscheduled);
             self.make_room(worker, connection.opened_tick());
         }
         if self.leaves_no_room(self.occupancy.add_connection()) {
@@ -185,7 +207,7 @@ impl Conntrack {
         match result {
             Ok(()) => {
                 connection.stage.store(LIVE, Ordering::Release);
-                self.queue(worker).push(due_tick, Due::Connection(Arc::clone(connection)));
+                unscheduled.0.push((due_tick, Arc::clone(connection)));
             }
             Err(_) => {
                 connection.stage.store(GONE, Ordering::Release);
@@ -194,6 +216,15 @@ impl Conntrack {
             }
         }
         result
+    }
+
+    /// Sets the timers of a batch's new connections.
+    pub fn schedule_all(&self, worker: usize, unscheduled: &mut Unscheduled) {
+        if !unscheduled.0.is_empty() {
+            let reminders =
+                unscheduled.0.drain(..).map(|(tick, connection)| (tick, Due::Connection(connection)));
+            self.queue(worker).push_all(reminders);
+        }
     }
 
     fn is_full(&self) -> bool {

@@ -29,6 +29,19 @@ impl<T> DueQueue<T> {
         self.lock().by_tick.entry(tick).or_default().push(due);
     }
 
+    /// Adds reminders; those of one tick that follow each other are cheap.
+    pub(super) fn push_all(&self, reminders: impl Iterator<Item = (u32, T)>) {
+        let mut reminders = reminders.peekable();
+        let mut queue = self.lock();
+        while let Some((tick, due)) = reminders.next() {
+            let list = queue.by_tick.entry(tick).or_default();
+            list.push(due);
+            while let Some((_, due)) = reminders.next_if(|(next, _)| *next == tick) {
+                list.push(due);
+            }
+        }
+    }
+
     /// The next one that is due at `now_tick`, and since when.
     pub(super) fn pop(&self, now_tick: u32) -> Option<(u32, T)> {
         let mut queue = self.lock();

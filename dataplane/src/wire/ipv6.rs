@@ -123,7 +123,7 @@ impl<T: AsRef<[u8]>> Ipv6<T> {
     ///
     /// # Errors
     /// When one is cut off, or there are more than eight.
-    #[inline]
+    #[inline(always)]
     pub fn upper_layer(&self) -> Result<UpperLayer, Malformed> {
         let mut upper = UpperLayer { protocol: self.next_header(), offset: HEADER_LEN, fragment: None };
         for _ in 0..=MAX_EXTENSIONS {
