@@ -194,6 +194,7 @@ impl Cluster {
             neighbors: Arc::new(neighbors),
             routes: Arc::new(routes),
             services: Arc::new(services),
+            ..TableSet::default()
         }
     }
 
