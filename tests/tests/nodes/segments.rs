@@ -217,7 +217,7 @@ fn a9_a11_stations_of_windlass_and_of_a_kernel_bridge_reach_each_other_in_two_se
     for stations in &stand.stations {
         for (client, server, addr) in [(0, 1, "10.0.0.2"), (0, 2, "fd00::3"), (2, 1, "10.0.0.2")] {
             let _server = traffic.serve(&stations[server], addr.parse()?, PORT)?;
-            traffic.exchange(&stations[client].netns(), addr.parse()?, PORT, TCP_BYTES)?;
+            traffic.exchange(&stations[client], addr.parse()?, PORT, TCP_BYTES)?;
         }
     }
     // Broadcast and multicast: both other stations answer.
