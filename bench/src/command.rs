@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use ipnet::IpNet;
+use windlass_bench::hostile::{self, attack, legitimate};
 use windlass_bench::{compare, measure, scale, serve};
 use windlass_dataplane::device::PodTuning;
 
@@ -23,6 +24,12 @@ enum Action {
     Compare(compare::CompareArgs),
     /// Measure what a large cluster costs: memory, time until tables follow, and what packets feel of it
     Scale(scale::ScaleArgs),
+    /// Measure what is left of legitimate traffic under attack (needs root, but for `--engine`)
+    Hostile(hostile::HostileArgs),
+    /// Send one kind of hostile packets
+    Attack(attack::AttackArgs),
+    /// Make the legitimate traffic beside an attack toward a `serve`
+    Legitimate(legitimate::LegitimateArgs),
     /// Serve all kinds of traffic on one address, TCP and UDP
     Serve {
         /// The address and port to bind
@@ -51,6 +58,9 @@ fn run(action: Action) -> Result<()> {
     match action {
         Action::Compare(args) => compare::run(&args),
         Action::Scale(args) => scale::run(&args),
+        Action::Hostile(args) => hostile::run(&args),
+        Action::Attack(args) => attack::run(&args),
+        Action::Legitimate(args) => legitimate::run(&args),
         Action::Serve { address } => serve::serve(address),
         Action::TunePods { pod_cidr } => {
             PodTuning::begin(vec![pod_cidr], None)?.keep();

@@ -16,6 +16,7 @@ pub mod cpu;
 pub mod cycles;
 pub mod engine;
 pub mod figures;
+pub mod hostile;
 pub mod interrupt;
 pub mod kube_proxy;
 pub mod machine;

@@ -152,7 +152,7 @@ fn reloaded(topology: &Topology, steps: &Steps) -> Result<([f64; 3], [f64; 3])> 
 }
 
 /// A node that has its addresses, and nothing else.
-struct Facts(NodeSpec);
+pub(crate) struct Facts(pub(crate) NodeSpec);
 
 impl HostFacts for Facts {
     fn default_route_addr(&self, _ipv6: bool) -> Option<IpAddr> {

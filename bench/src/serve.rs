@@ -70,7 +70,8 @@ fn answer(mut stream: TcpStream, counter: &Counter) -> Result<()> {
             stream.write_all(&counted.to_bytes())?;
         }
         Wish::Source => tcp::send_for(&mut stream, span.whole())?,
-        Wish::Echo => echo(&mut stream)?,
+        // One may stay open for long, and many at a time.
+        Wish::Echo => drop(thread::spawn(move || echo(&mut stream))),
         Wish::Connect => stream.write_all(b"!")?,
         Wish::Watch => watch(&mut stream, counter, span)?,
     }

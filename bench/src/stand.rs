@@ -158,6 +158,45 @@ impl<'a> Stand<'a> {
         serde_json::from_str(&said).with_context(|| format!("figures in {said:?}"))
     }
 
+    /// Makes a further pod on the client's node.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn add_client_pod(&mut self) -> Result<()> {
+        self.client.add().map(drop)
+    }
+
+    /// The pod at `index` on the client's node; the first is the client.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn client_pod(&self, index: usize) -> Result<&Pod> {
+        self.client.pod(index)
+    }
+
+    /// The server's pod.
+    ///
+    /// # Errors
+    /// Never, as it was made at first.
+    pub fn server(&self) -> Result<&Pod> {
+        self.server_pods.pod(0)
+    }
+
+    /// What clients connect to.
+    #[must_use]
+    pub fn target(&self) -> SocketAddr {
+        self.target
+    }
+
+    /// The `windlass run` of the node at `index`, if it runs one: the client's is the first.
+    #[must_use]
+    pub fn windlass(&self, index: usize) -> Option<&WindlassNode<'a>> {
+        match self.nodes.get(index) {
+            Some(Node::Windlass(node)) => Some(node),
+            _ => None,
+        }
+    }
+
     /// Ends what it runs; its namespaces go with the topology.
     pub fn end(self) {
         for node in self.nodes {

@@ -3,6 +3,7 @@
 //! A target is one file of [`target`]: what it does with its input, what must hold, and the inputs to begin from. Its
 //! corpus lies in `corpus/<name>`, and what once broke it in `regressions/<name>`, each file named for what it was.
 
+pub mod captured;
 pub mod check;
 pub mod cluster;
 pub mod input;

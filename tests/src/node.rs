@@ -124,6 +124,12 @@ impl<'a> WindlassNode<'a> {
         self.host
     }
 
+    /// The process id of its `windlass run`.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// The folder whose manifests it follows.
     #[must_use]
     pub fn manifests(&self) -> PathBuf {

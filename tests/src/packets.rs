@@ -6,6 +6,9 @@ use etherparse::{Ipv4Header, LinkSlice, NetSlice, PacketBuilder, SlicedPacket, T
 use windlass_dataplane::packet::Checksum;
 use windlass_dataplane::wire::ethernet::Mac;
 use windlass_dataplane::wire::flow::{FlowKey, Protocol};
+use windlass_dataplane::wire::inner::{Fragment, InnerPacket};
+use windlass_dataplane::wire::protocol::L4;
+use windlass_dataplane::wire::tcp::{ACK, FIN, RST, SYN};
 
 /// A UDP datagram of `flow` inside an IP packet, with right checksums.
 pub fn udp(flow: &FlowKey, payload: &[u8]) -> Vec<u8> {
@@ -220,6 +223,32 @@ pub fn completed(mut packet: Vec<u8>, checksum: Checksum) -> Vec<u8> {
         packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
     packet
+}
+
+/// What an IP packet is, in a word: family, transport, the flags of TCP, and which fragment; `None` for one that the
+/// engine would call malformed.
+pub fn kind(packet: &[u8]) -> Option<String> {
+    let packet = InnerPacket::parse(packet).ok()?;
+    let family = if packet.flow.src.is_ipv4() { "v4" } else { "v6" };
+    let flags = [(SYN, "-syn"), (FIN, "-fin"), (RST, "-rst"), (ACK, "-ack")];
+    let transport = match packet.l4 {
+        L4::Tcp { flags: set } => {
+            let set = flags.into_iter().filter(|(flag, _)| set & flag != 0).map(|(_, name)| name);
+            format!("tcp{}", set.collect::<String>())
+        }
+        L4::Udp => "udp".to_owned(),
+        L4::EchoRequest => "ping".to_owned(),
+        L4::EchoReply => "pong".to_owned(),
+        L4::IcmpError => "icmp-error".to_owned(),
+        L4::Icmp => "icmp".to_owned(),
+        _ => "other".to_owned(),
+    };
+    let part = match packet.fragment {
+        Fragment::Whole => "",
+        Fragment::First => "-first-fragment",
+        Fragment::Later => "-later-fragment",
+    };
+    Some(format!("{family}-{transport}{part}"))
 }
 
 /// The sum of RFC 1071, the slow and obvious way.

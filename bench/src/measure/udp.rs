@@ -154,16 +154,16 @@ impl Flood {
 
 /// What a sender has sent so far.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     /// Messages that the kernel took.
-    pub(super) packets: usize,
+    pub(crate) packets: usize,
     refused: usize,
 }
 
 impl Sent {
     /// Sleeps until as many packets as were sent were due at that rate.
     #[allow(clippy::cast_precision_loss)]
-    fn wait_for_turn(&self, begun: Instant, rate: Option<f64>) {
+    pub(crate) fn wait_for_turn(&self, begun: Instant, rate: Option<f64>) {
         if let Some(rate) = rate {
             let due = Duration::from_secs_f64(self.packets as f64 / rate.max(1.0));
             thread::sleep(due.saturating_sub(begun.elapsed()));
@@ -171,7 +171,7 @@ impl Sent {
     }
 
     /// Counts what one call sent; a full queue is borne for a while.
-    pub(super) fn note(&mut self, taken: nix::Result<usize>) -> Result<()> {
+    pub(crate) fn note(&mut self, taken: nix::Result<usize>) -> Result<()> {
         match taken {
             Ok(taken) => (self.packets, self.refused) = (self.packets + taken, 0),
             Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::ECONNREFUSED) if self.refused < REFUSALS_BORNE => {

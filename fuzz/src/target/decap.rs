@@ -10,7 +10,7 @@ use windlass_tests::packets::{Tcp, partial, ping, tcp, udp, vxlan, vxlan_of, wit
 
 use crate::input::Input;
 use crate::node::{UNDERLAY_B, with_connections};
-use crate::{Seed, check};
+use crate::{Seed, captured, check};
 
 /// Nothing goes back to the underlay, what is delivered is whole and for this node, and a stranger delivers nothing.
 ///
@@ -55,7 +55,7 @@ pub fn seeds() -> Vec<Seed> {
     let [high, low] = (to_us(&plain).len() as u16).to_be_bytes();
     let seed = |name, head: [u8; 4], payload: &[u8]| (name, [&head, payload].concat());
     let known = [0; 4];
-    vec![
+    let mut seeds = vec![
         seed("udp-v4", known, &to_us(&plain)),
         seed("tcp-v4-vip-reply", known, &to_us(&tcp(&reply, Tcp::SynAck, b""))),
         seed("tcp-v6-vip-reply", known, &to_us(&tcp(&v6, Tcp::SynAck, b""))),
@@ -70,5 +70,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("gro-batch", [0, 0, high, low], &to_us(&plain).repeat(3)),
         seed("outer-ce", [0, 3, 0, 0], &to_us(&with_tos(plain.clone(), 2))),
         seed("unknown-vtep", [1, 0, 0, 0], &to_us(&plain)),
-    ]
+    ];
+    seeds.extend(captured::headed(captured::received(), &known));
+    seeds
 }

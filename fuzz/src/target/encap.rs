@@ -10,7 +10,7 @@ use windlass_tests::packets::{Tcp, partial, ping, tcp, udp};
 
 use crate::input::Input;
 use crate::node::with_connections;
-use crate::{Seed, check, sample};
+use crate::{Seed, captured, check, sample};
 
 /// Everything that leaves is for node b, under right headers, within the MTU; what returns is a whole packet.
 ///
@@ -46,7 +46,7 @@ pub fn seeds() -> Vec<Seed> {
     let syn = |src, dst| tcp(&flow(Protocol::TCP, src, dst), Tcp::Syn, b"");
     let whole = to("10.244.2.15:80");
     let big = tcp(&flow(Protocol::TCP, "10.244.0.14:40000", "10.96.0.21:80"), Tcp::Ack, &[5; 3_000]);
-    vec![
+    let mut seeds = vec![
         seed("pod", plain, to("10.244.2.15:80")),
         seed("vip-of-the-peer", plain, syn("10.244.0.14:41000", "10.96.0.21:80")),
         seed("vip-of-this-node", plain, syn("10.244.0.14:41000", "10.96.0.20:80")),
@@ -62,5 +62,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("partial-superpacket", [1, 20, 16, 5, 0x82], partial(big).0),
         seed("first-fragment", plain, sample::fragment(&whole, 0, 8, 7)),
         seed("later-fragment", plain, sample::fragment(&whole, 8, 8, 7)),
-    ]
+    ];
+    seeds.extend(captured::headed(captured::inner(), &plain));
+    seeds
 }

@@ -13,10 +13,10 @@ use windlass_dataplane::wire::flow::Protocol;
 use windlass_tests::engine_node::{EngineNode, MAC_A, Outcome, VNI, addr, flow, mac};
 use windlass_tests::packets::{Tcp, tcp, udp, vxlan};
 
-use crate::Seed;
 use crate::cluster::{example, settings_of};
 use crate::input::Input;
 use crate::node::UNDERLAY_B;
+use crate::{Seed, captured};
 
 thread_local! {
     static NODE: (Inspection, TableSet) = node();
@@ -103,7 +103,7 @@ pub fn seeds() -> Vec<Seed> {
     let text = |name, arrival, text: &str| (name, [&[1, arrival, 0], text.as_bytes()].concat());
     let bytes = |name, arrival, packet: Vec<u8>| (name, [&[0, arrival, 0][..], &packet].concat());
     let plain = udp(&flow(Protocol::UDP, "10.244.2.15:4000", "10.244.0.14:80"), b"data");
-    vec![
+    let mut seeds = vec![
         text("tcp", 0, "tcp 10.244.0.14:40000 > 10.96.0.10:53 flags syn|ack len 60"),
         text("udp-v6", 0, "udp [fd00:10:244::14]:40000 > [fd00:10:96::a]:53"),
         text("ping", 0, "icmp 10.244.0.14 > 10.244.2.15 len 84"),
@@ -115,5 +115,7 @@ pub fn seeds() -> Vec<Seed> {
         bytes("vxlan", 1, vxlan(VNI, mac(MAC_A), &plain)),
         bytes("vxlan-to-another-mac", 1, vxlan(VNI, mac("02:00:00:00:00:09"), &plain)),
         bytes("vxlan-of-another-vni", 1, vxlan(9, mac(MAC_A), &plain)),
-    ]
+    ];
+    seeds.extend(captured::headed(captured::received(), &[0, 1, 0]));
+    seeds
 }

@@ -14,6 +14,7 @@ mod persist;
 mod refusals;
 mod reload;
 mod scrape;
+mod seeds;
 mod segments;
 mod services;
 mod take_over;
