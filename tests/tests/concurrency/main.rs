@@ -45,7 +45,7 @@ pub use plain::{counters, drop_reason};
 mod packets;
 
 pub mod device {
-    pub use plain::device::{Quote, TooLong};
+    pub use plain::device::{Quote, TooLong, ring};
 
     /// Hints change nothing but the speed.
     pub mod hints {
