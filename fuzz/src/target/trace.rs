@@ -60,7 +60,7 @@ fn text(text: &str, arrival: Option<Arrival>) {
     if let Ok(packet) = parse(text) {
         assert_eq!(parse(&describe(&packet)), Ok(packet));
     }
-    let request = Request { flow: Some(text.to_owned()), hex: None, arrival };
+    let request = Request { flow: Some(text.to_owned()), hex: None, arrival, vni: None };
     match NODE.with(|(node, _)| trace(node, &request)) {
         Ok(report) => assert_eq!(report.forward.end.is_well(), report.forward.reason.is_none()),
         Err(error) => assert!(matches!(error, TraceError::Packet(_)) && parse(text).is_err(), "{error}"),
@@ -75,7 +75,7 @@ fn bytes(bytes: &[u8], arrival: Option<Arrival>) {
     }
     let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let outcome = engine(bytes, arrival.as_ref());
-    let request = Request { flow: None, hex: Some(hex), arrival };
+    let request = Request { flow: None, hex: Some(hex), arrival, vni: None };
     let report = NODE.with(|(node, _)| trace(node, &request));
     let way = report.unwrap_or_else(|error| unreachable!("{error}")).forward;
     let sent = outcome.datagrams.len() + outcome.packets.len();
