@@ -6,7 +6,7 @@
 //! is not part of what is measured, [`Load::run`] is.
 
 mod packets;
-mod tables;
+pub(crate) mod tables;
 
 use std::fmt;
 use std::hint::black_box;
@@ -21,7 +21,7 @@ use windlass_dataplane::packet::{DatagramBatch, PacketBatch};
 use windlass_dataplane::tables::Writer;
 use windlass_dataplane::time::Instant;
 
-use packets::PacketMaker;
+pub(crate) use packets::PacketMaker;
 pub use packets::{Family, Path};
 
 /// Packets between two looks at the clock, in as many batches as it takes.
@@ -111,12 +111,7 @@ impl Load {
     /// If packets are dropped that should be sent: nothing would be measured then.
     #[must_use]
     pub fn new(case: Case, tables: &Tables) -> Self {
-        let capacity = (case.flows as usize + BURST).next_power_of_two();
-        let connections = Arc::new(Conntrack::new(capacity, 1));
-        // Twice as many places as flows, as for any two-way table.
-        let settings = Settings { flow_cache_entries: (capacity * 2).max(16_384), ..Settings::default() };
-        let (counters, connected) = (Arc::<Counters>::default(), Arc::clone(&connections));
-        let engine = Engine::new(tables.writer.reader(), connected, Arc::clone(&counters), settings, 0);
+        let (engine, connections, counters) = case.engine(tables);
         let count = BURST / case.batch;
         let batches = match case.path {
             Path::Decap => {
@@ -202,8 +197,19 @@ impl Load {
 }
 
 impl Case {
+    /// An engine with room for its flows, its connections and its counters.
+    pub(crate) fn engine(&self, tables: &Tables) -> (Engine, Arc<Conntrack>, Arc<Counters>) {
+        let capacity = (self.flows as usize + BURST).next_power_of_two();
+        let connections = Arc::new(Conntrack::new(capacity, 1));
+        // Twice as many places as flows, as for any two-way table.
+        let settings = Settings { flow_cache_entries: (capacity * 2).max(16_384), ..Settings::default() };
+        let (counters, connected) = (Arc::<Counters>::default(), Arc::clone(&connections));
+        let engine = Engine::new(tables.writer.reader(), connected, Arc::clone(&counters), settings, 0);
+        (engine, connections, counters)
+    }
+
     /// Flows that are there come round again; new ones never do.
-    fn flow_after(&self, flow: u32) -> u32 {
+    pub(crate) fn flow_after(&self, flow: u32) -> u32 {
         let next = flow.wrapping_add(1);
         if self.path != Path::NewFlow && next >= self.flows { 0 } else { next }
     }

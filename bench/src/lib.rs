@@ -1,6 +1,7 @@
 //! Measurements of Windlass.
 //!
-//! `benches/engine.rs` measures the packet path in memory ([`engine`]). The program `windlass-bench` measures whole nodes:
+//! `benches/engine.rs` measures the packet path in memory ([`engine`]), `benches/ring.rs` with a device's memory at its end
+//! ([`ring`]). The program `windlass-bench` measures whole nodes:
 //! [`compare`] stands every [`contestants`] entry up in network namespaces of its own, then goes through the
 //! rounds, and within a round through the [`measure`]s, and within a measure through the contestants, so that
 //! what the machine does meanwhile meets them all alike. The traffic is made by this same program inside the
@@ -27,6 +28,7 @@ pub mod peers;
 pub mod programming;
 pub mod protocol;
 pub mod report;
+pub mod ring;
 pub mod scale;
 pub mod serve;
 pub mod services;

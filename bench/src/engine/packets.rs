@@ -59,7 +59,7 @@ const PORTS: u32 = 64_000;
 
 /// Makes the packets of a case, one after the other in the same bytes. Their UDP checksum is that of another flow: the
 /// engine updates it and never looks whether it was right.
-pub(super) struct PacketMaker {
+pub(crate) struct PacketMaker {
     case: Case,
     bytes: Vec<u8>,
     /// Where the inner IP header begins.
@@ -67,7 +67,7 @@ pub(super) struct PacketMaker {
 }
 
 impl PacketMaker {
-    pub(super) fn new(case: &Case) -> Self {
+    pub(crate) fn new(case: &Case) -> Self {
         let headers_len = if case.family == Family::V4 { 28 } else { 48 };
         let inner = udp(&flow(case, 0), &vec![7; case.packet_len - headers_len]);
         let (bytes, ip_at) = match case.path {
@@ -78,12 +78,12 @@ impl PacketMaker {
     }
 
     /// The node that a flow's packets go to or come from.
-    pub(super) fn node(&self, number: u32) -> u32 {
+    pub(crate) fn node(&self, number: u32) -> u32 {
         number % self.case.nodes
     }
 
     /// The packet of flow `number`, in a VXLAN payload if it comes from a peer.
-    pub(super) fn packet(&mut self, number: u32) -> &[u8] {
+    pub(crate) fn packet(&mut self, number: u32) -> &[u8] {
         let FlowKey { src, dst, src_port, dst_port, .. } = flow(&self.case, number);
         let packet = &mut self.bytes[self.ip_at..];
         let ports_at = match (src, dst) {

@@ -50,7 +50,7 @@ pub(super) fn vip(family: Family, service: u32) -> IpAddr {
     }
 }
 
-pub(super) fn underlay(node: u32) -> IpAddr {
+pub(crate) fn underlay(node: u32) -> IpAddr {
     Ipv4Addr::from_bits(0x6440_0000 + node).into()
 }
 
