@@ -36,7 +36,7 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let (from, choices, tos) = (input.choose(&WAYS), input.byte(), input.byte());
     let (dst, src) = (input.choose(&[0, 1, 2, 3, 4, 5, 6, 7]), input.choose(&MACS));
-    let bytes = match MACS.get(dst) {
+    let mut bytes = match MACS.get(dst) {
         Some(dst) => {
             let ethertype = input.number();
             frame(BLUE, dst, src, ethertype, input.rest())
@@ -45,6 +45,11 @@ pub fn run(data: &[u8]) {
     };
     if bytes.len() > MAX_PACKET_LEN {
         return;
+    }
+    if from.is_none() && bytes.len() >= 8 {
+        // The device writes this header itself.
+        bytes[..4].copy_from_slice(&[8, 0, 0, 0]);
+        bytes[7] = 0;
     }
     let tables = tables(|segment| {
         let learning = Learning { per_vtep: 2, lasts: Duration::from_secs(60) };

@@ -124,13 +124,13 @@ impl Tracer<'_> {
         self.say("destination", self.place(&segment, &frame, frame.dst));
         let bytes = batch.pool.bytes(&packet);
         let outcome = match arrival {
-            None => self.sent_by_station(&segment, &frame, bytes, frame.payload_len(&packet)),
-            Some(arrival) => self.received_from_vtep(&segment, &frame, bytes, arrival),
+            None => self.sent(&segment, &frame, bytes, frame.payload_len(&packet)),
+            Some(arrival) => self.arrived(&segment, &frame, bytes, arrival),
         };
         (what, outcome)
     }
 
-    fn sent_by_station(&self, segment: &Segment, frame: &Frame, bytes: &[u8], len: u32) -> Outcome {
+    fn sent(&self, segment: &Segment, frame: &Frame, bytes: &[u8], len: u32) -> Outcome {
         let (learned, now) = (&self.node.learned, self.node.now);
         let mtu = |vtep: &RemoteVtep| vtep.inner_mtu(self.node.tables.local().overlay_mtu, now);
         match forward::from_device(segment, learned, frame, bytes, now)? {
@@ -155,13 +155,7 @@ impl Tracer<'_> {
         }
     }
 
-    fn received_from_vtep(
-        &self,
-        segment: &Segment,
-        frame: &Frame,
-        bytes: &[u8],
-        arrival: &Arrival,
-    ) -> Outcome {
+    fn arrived(&self, segment: &Segment, frame: &Frame, bytes: &[u8], arrival: &Arrival) -> Outcome {
         let Inspection { learned, now, engine, .. } = self.node;
         if let Some(reason) = frame.refusal(engine) {
             return Err(reason);
