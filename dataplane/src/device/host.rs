@@ -72,7 +72,7 @@ impl Entrances {
     }
 
     /// Whether both ask the host for the same rules, whatever the elements of its sets.
-    pub(super) fn are_ruled_as(&self, other: &Self) -> bool {
+    pub fn are_ruled_as(&self, other: &Self) -> bool {
         let rules = |it: &Self| (it.are_steered(), it.node_ports.is_empty());
         rules(self) == rules(other)
     }
