@@ -118,7 +118,7 @@ impl LearnedStations {
         }
     }
 
-    /// Forgets what is stale, or of a segment that learns no more, or of a VTEP that has left it: in one of [`SHARDS`]
+    /// Forgets what is stale, or of a segment that learns no more, or of a VTEP that has left it: in one of `SHARDS`
     /// parts, by number.
     pub fn sweep(&self, part: usize, segments: &SegmentTable, now: Instant) {
         let Some(shard) = self.shards.get(part % SHARDS) else { return };
